@@ -1,4 +1,5 @@
 // What a launch is told: sizes, strides, the meaning (scale, window, cap), and where the arrays are.
+// "real" below is float, or double where dtype is f64: sinks, lse, dlse, dsinks and dbias are arrays of it.
 // Every stride is in elements; the innermost axis (D or E) always has stride 1. Positions are int64.
 #pragma once
 #include <cstdint>
@@ -30,24 +31,24 @@ struct AttentionArguments {
   Strides qs, ks, vs;
   const void* bias = nullptr;  DType bias_dtype = DType::f32;  Strides4 bias_strides;
   const uint8_t* mask = nullptr;  Strides4 mask_strides;       // 1 = keep
-  const float* sinks = nullptr;                                // [q_heads]
+  const void* sinks = nullptr;                                 // real [q_heads]
   const int32_t *q_segments = nullptr, *kv_segments = nullptr; // equal ids see each other; negative: padding
   int64_t q_segment_stride_b = 0, q_segment_stride_t = 1, kv_segment_stride_b = 0, kv_segment_stride_t = 1;
   const int32_t *q_lens = nullptr, *kv_lens = nullptr;         // [batch], dense only
   const int32_t *q_starts = nullptr, *kv_starts = nullptr;     // [batch + 1], packed only
   void* out = nullptr;  Strides os;
-  float* lse = nullptr; Strides lse_strides;                   // natural log; may be null
+  void* lse = nullptr; Strides lse_strides;                    // real, natural log; may be null
 };
 
 struct BackwardArguments {
   AttentionArguments forward;            // forward.out and forward.lse are inputs here
   const void* dout = nullptr;  Strides dout_strides;
-  const float* dlse = nullptr; Strides dlse_strides;           // may be null
+  const void* dlse = nullptr; Strides dlse_strides;            // real; may be null
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;            // any may be null: not wanted
   Strides dqs, dks, dvs;
-  float* dbias = nullptr; Strides4 dbias_strides;              // float32, zeroed by the callee; 0 stride: summed
+  void* dbias = nullptr; Strides4 dbias_strides;               // real, zeroed by the callee; 0 stride: summed
   int64_t dbias_sizes[4] = {1, 1, 1, 1};
-  float* dsinks = nullptr;                                     // [q_heads]
+  void* dsinks = nullptr;                                      // real [q_heads]
 };
 
 // K = stored * scale. value[page * stride_page + slot * stride_slot + head * stride_head]; null: 1.
@@ -77,11 +78,11 @@ struct PagedArguments {
   const void* q = nullptr; Strides qs;
   Pages pages;
   PageBatch batch;
-  const float* sinks = nullptr;
+  const void* sinks = nullptr;            // real [q_heads]
   const uint8_t* draft_mask = nullptr; int64_t draft_stride_t = 0, max_new = 0;  // replaces causality among new tokens
   bool batch_invariant = false;
   void* out = nullptr; Strides os;        // rows past cu_q_lens[num_seqs] are set to 0 (lse -inf)
-  float* lse = nullptr; Strides lse_strides;
+  void* lse = nullptr; Strides lse_strides;  // real
 };
 
 struct AppendArguments {                  // quantises when the pages are 8-bit: stored = round(x / scale), saturating
@@ -97,8 +98,8 @@ struct MergeArguments {
   int64_t states = 0, rows = 0, heads = 0, v_dim = 0;
   DType dtype = DType::f32;
   const void* const* outs = nullptr; const Strides* out_strides = nullptr;
-  const float* const* lses = nullptr; const Strides* lse_strides = nullptr;
-  void* out = nullptr; Strides os; float* lse = nullptr; Strides ls;
+  const void* const* lses = nullptr; const Strides* lse_strides = nullptr;
+  void* out = nullptr; Strides os; void* lse = nullptr; Strides ls;
 };
 
 // Values that only a look at the data shows. ok: nothing is wrong. Python says it in words.
