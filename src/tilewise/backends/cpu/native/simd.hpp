@@ -138,7 +138,7 @@ TW_INLINE f32v load(const bf16* p) {
 }
 TW_INLINE f32v load(const f16* p) {
 #if TW_LANES == 16 && defined(__AVX512F__)
-  return (f32v)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+  return (f32v)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)p));
 #elif TW_LANES == 8 && defined(__F16C__)
   return (f32v)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
 #else
@@ -171,15 +171,32 @@ TW_INLINE void store(f16* p, f32v v) {
 #endif
 }
 
-// ---- products in 32-bit units: a unit is one f32, or a pair of bf16 along the reduction -------------------------
+// ---- products in units: a unit is one word that a lane multiplies by: one f32, a pair of bf16 along the reduction, one f64 ----
 struct F32Unit {
-  using element = float;
+  using element = float;  // what a word is made of
+  using word = float;     // what arrays of units hold
+  using real = float;     // what is accumulated
   static constexpr int pair = 1;
-  TW_INLINE f32v fma(u32v a, u32v b, f32v c) { return (f32v)a * (f32v)b + c; }
+  TW_INLINE f32v splat(const float* p) { return f32v{} + *p; }
+  TW_INLINE f32v load(const float* p) { return load_as<f32v>(p); }
+  TW_INLINE f32v fma(f32v a, f32v b, f32v c) { return a * b + c; }
+};
+struct F64Unit {
+  using element = double;
+  using word = double;
+  using real = double;
+  static constexpr int pair = 1;
+  TW_INLINE f64v splat(const double* p) { return f64v{} + *p; }
+  TW_INLINE f64v load(const double* p) { return load_as<f64v>(p); }
+  TW_INLINE f64v fma(f64v a, f64v b, f64v c) { return a * b + c; }
 };
 struct Bf16Unit {
   using element = bf16;
+  using word = uint32_t;
+  using real = float;
   static constexpr int pair = 2;
+  TW_INLINE u32v splat(const uint32_t* p) { uint32_t u; std::memcpy(&u, p, 4); return u32v{} + u; }
+  TW_INLINE u32v load(const uint32_t* p) { return load_as<u32v>(p); }
   TW_INLINE f32v fma(u32v a, u32v b, f32v c) {
 #if TW_LANES == 16 && defined(__AVX512BF16__)
     return (f32v)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
@@ -189,8 +206,6 @@ struct Bf16Unit {
 #endif
   }
 };
-TW_INLINE u32v splat_unit(const uint32_t* p) { return u32v{} + *p; }
-TW_INLINE u32v load_unit(const uint32_t* p) { return load_as<u32v>(p); }
 
 TW_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
