@@ -70,8 +70,8 @@ TW_INLINE f32v load(const float* p) { return load_as<f32v>(p); }
 TW_INLINE f64v load(const double* p) { return load_as<f64v>(p); }
 TW_INLINE void store(float* p, f32v v) { std::memcpy(p, &v, sizeof v); }
 TW_INLINE void store(double* p, f64v v) { std::memcpy(p, &v, sizeof v); }
-TW_INLINE f32v splat(float x) { return f32v{} + x; }
-TW_INLINE f64v splat(double x) { return f64v{} + x; }
+TW_INLINE f32v splat(float x) { return x - f32v{}; }  // x - 0 is x, -0 too; 0 + x would cost an addition
+TW_INLINE f64v splat(double x) { return x - f64v{}; }
 
 template <class T> struct VectorOf;
 template <> struct VectorOf<float> { using type = f32v; using integer = i32v; static constexpr int lanes = kLanes; };
@@ -177,7 +177,7 @@ struct F32Unit {
   using word = float;     // what arrays of units hold
   using real = float;     // what is accumulated
   static constexpr int pair = 1;
-  TW_INLINE f32v splat(const float* p) { return f32v{} + *p; }
+  TW_INLINE f32v splat(const float* p) { return *p - f32v{}; }
   TW_INLINE f32v load(const float* p) { return load_as<f32v>(p); }
   TW_INLINE f32v fma(f32v a, f32v b, f32v c) { return a * b + c; }
 };
@@ -186,7 +186,7 @@ struct F64Unit {
   using word = double;
   using real = double;
   static constexpr int pair = 1;
-  TW_INLINE f64v splat(const double* p) { return f64v{} + *p; }
+  TW_INLINE f64v splat(const double* p) { return *p - f64v{}; }
   TW_INLINE f64v load(const double* p) { return load_as<f64v>(p); }
   TW_INLINE f64v fma(f64v a, f64v b, f64v c) { return a * b + c; }
 };
