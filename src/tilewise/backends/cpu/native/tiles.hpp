@@ -6,7 +6,8 @@
 // B   a panel of `vectors` <= kTileVectors vectors of words; row k at B + k * ldb. Panels from pack.hpp: ldb = kPanel<U>.
 // C   reals, row r at C + r * ldc. No alignment is needed anywhere.
 // rows is any number (the panel stays in L1 while row groups of kTileRows pass), depth counts words: element pairs for Bf16Unit.
-// Start: zero (overwrite), keep (C + ...), scale (alpha[r] * C + ...: the online softmax's rescue of the old accumulator).
+// Start: zero (overwrite), keep (C + ...), scale (alpha[r] * C + ...: the online softmax's rescue of the old accumulator),
+// add (the sum is formed apart and then added to C: a long reduction in blocks loses far less than one chain).
 // A row's bits do not depend on `rows`: each (r, j) is one chain of fma in order of k.
 #pragma once
 #include <cstddef>
@@ -26,7 +27,7 @@ constexpr int kTileRows = 6, kTileVectors = 2;
 template <class U> constexpr int kUnitLanes = VectorOf<typename U::real>::lanes;
 template <class U> constexpr int kPanel = kTileVectors * kUnitLanes<U>;  // columns of a panel
 
-enum class Start { zero, keep, scale };
+enum class Start { zero, keep, scale, add };
 
 struct ByRow {
   std::ptrdiff_t ld;
@@ -45,7 +46,7 @@ TW_INLINE void tile(Walk walk, int64_t depth, const typename U::word* __restrict
   V acc[R][N];
   TW_UNROLL(8) for (int r = 0; r < R; r++)
     TW_UNROLL(8) for (int j = 0; j < N; j++) {
-      if constexpr (start == Start::zero) acc[r][j] = V{};
+      if constexpr (start == Start::zero || start == Start::add) acc[r][j] = V{};
       else acc[r][j] = load(c + r * ldc + j * lanes);
       if constexpr (start == Start::scale) acc[r][j] *= splat(alpha[r]);
     }
@@ -58,7 +59,10 @@ TW_INLINE void tile(Walk walk, int64_t depth, const typename U::word* __restrict
     }
   }
   TW_UNROLL(8) for (int r = 0; r < R; r++)
-    TW_UNROLL(8) for (int j = 0; j < N; j++) store(c + r * ldc + j * lanes, acc[r][j]);
+    TW_UNROLL(8) for (int j = 0; j < N; j++) {
+      auto* to = c + r * ldc + j * lanes;
+      store(to, start == Start::add ? load(to) + acc[r][j] : acc[r][j]);
+    }
 }
 
 template <class U, int N, Start start, class Walk>
