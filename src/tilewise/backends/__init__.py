@@ -1,0 +1,1 @@
+"""HOW a device computes it: one folder a backend."""

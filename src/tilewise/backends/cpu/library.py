@@ -1,0 +1,81 @@
+"""Which compiled module this CPU gets: the best instruction-set level that it has and that was built."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+# Level -> the flags of /proc/cpuinfo that it needs beyond the level below; best first.
+X86_LEVELS = {
+    "v4_bf16": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_bf16", "avx512vbmi"},
+    "v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+    "v3": {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"},
+    "v2": {"sse4_2", "ssse3", "popcnt"},
+}
+TEST_LEVELS = ("v4_emulated",)  # built on request (TILEWISE_EMULATED_LEVEL), never chosen by itself
+VARIABLE = "TILEWISE_CPU_LEVEL"
+
+
+def built_levels() -> list[str]:
+    """Levels that were compiled into this installation, best first."""
+    names = ("base",) if not _is_x86() else (*X86_LEVELS, *TEST_LEVELS)
+    return [name for name in names if find_spec(f"{__package__}._cpu_{name}") is not None]
+
+
+def usable_levels() -> list[str]:
+    """Built levels that this CPU can run, best first."""
+    if not _is_x86():
+        return built_levels()
+    flags = _cpu_flags()
+    needed = {**X86_LEVELS, "v4_emulated": X86_LEVELS["v3"]}
+    return [name for name in built_levels() if needed[name] <= flags]
+
+
+def missing() -> str | None:
+    """Why there is no module to use, or None."""
+    if not built_levels():
+        return "the compiled module is absent: tilewise runs from a source tree that was not built (pip install .)"
+    wanted = os.environ.get(VARIABLE)
+    if wanted and wanted not in usable_levels():
+        return f"{VARIABLE}={wanted}, but this CPU and installation have {', '.join(usable_levels()) or 'none'}"
+    if not usable_levels():
+        return f"this CPU runs none of the levels that were built ({', '.join(built_levels())})"
+    return None
+
+
+@lru_cache(maxsize=1)
+def level() -> str:
+    """The level in use."""
+    reason = missing()
+    if reason is not None:
+        raise ImportError(reason)
+    wanted = os.environ.get(VARIABLE)
+    return wanted or next(name for name in usable_levels() if name not in TEST_LEVELS)
+
+
+@lru_cache(maxsize=1)
+def native() -> ModuleType:
+    """The compiled module in use."""
+    return import_module(f"{__package__}._cpu_{level()}")
+
+
+def has_ffi() -> bool:
+    """Was the module built with the XLA FFI, so that JAX can call it?"""
+    return hasattr(native(), "ffi_handlers")
+
+
+def _is_x86() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+@lru_cache(maxsize=1)
+def _cpu_flags() -> set[str]:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return set(next(line for line in lines if line.startswith("flags")).split(":")[1].split())
+    except (OSError, StopIteration):  # macOS, Windows: what every x86-64 CPU of the last decade has
+        return set(X86_LEVELS["v3"] | X86_LEVELS["v2"])

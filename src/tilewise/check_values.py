@@ -1,0 +1,109 @@
+"""Mistakes in values: lengths past their arrays, page ids out of range, starts that fall.
+
+NumPy and torch-CPU calls always run these checks; elsewhere they cost a copy to the host, so they run on request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewise.errors import InvalidInput
+
+
+def check_values(
+    *,
+    q_len: int | None = None,
+    kv_len: int | None = None,
+    q_lens: Any = None,
+    kv_lens: Any = None,
+    q_starts: Any = None,
+    kv_starts: Any = None,
+    page_indices: Any = None,
+    cu_q_lens: Any = None,
+    num_seqs: Any = None,
+    num_pages: int | None = None,
+    page_size: int | None = None,
+    max_tokens: int | None = None,
+) -> None:
+    """Judge the values of the integer arrays of a call. Pass what the call has; arrays of any framework.
+
+    Args:
+        q_len, kv_len: sizes T and S that q_lens and kv_lens (dense) or the starts (packed) may not pass.
+        q_lens, kv_lens: int [B] of a dense call; or kv_lens int [max_seqs] of a paged one, with page_indices.
+        q_starts, kv_starts: int [n + 1] of a packed call.
+        page_indices, cu_q_lens, num_seqs: int [max_seqs, pages_per_seq], [max_seqs + 1] and [1] of a paged call.
+        num_pages, page_size, max_tokens: sizes of a paged call.
+
+    Raises:
+        InvalidInput: with the first wrong value and where it stands.
+    """
+    if page_indices is not None:
+        _paged(_ints(kv_lens), _ints(page_indices), _ints(cu_q_lens), num_seqs, num_pages, page_size, max_tokens)
+        return
+    for name, lens, size in (("q_lens", q_lens, q_len), ("kv_lens", kv_lens, kv_len)):
+        if lens is not None:
+            _in_range(name, _ints(lens), 0, size)
+    for name, starts, size in (("q_starts", q_starts, q_len), ("kv_starts", kv_starts, kv_len)):
+        if starts is not None:
+            _starts(name, _ints(starts), size, "tokens")
+
+
+def _ints(array: Any) -> np.ndarray:
+    """Host copy as int64, whatever the framework."""
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+    return np.asarray(array).astype(np.int64)
+
+
+def _in_range(name: str, values: np.ndarray, low: int, high: int | None) -> None:
+    wrong = values < low
+    if high is not None:
+        wrong |= values > high
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        bounds = f"at least {low}" if high is None else f"in [{low}, {high}]"
+        raise InvalidInput(f"{name}[{at}] must be {bounds}, but is {int(values[at])}.")
+
+
+def _starts(name: str, starts: np.ndarray, size: int | None, words: str) -> None:
+    falls = np.diff(starts) < 0
+    if falls.any():
+        at = int(np.argmax(falls))
+        raise InvalidInput(
+            f"{name} must not fall, but {name}[{at}] is {int(starts[at])} and {name}[{at + 1}] is {int(starts[at + 1])}."
+        )
+    if starts[0] < 0:
+        raise InvalidInput(f"{name}[0] must be at least 0, but is {int(starts[0])}.")
+    if size is not None and starts[-1] > size:
+        raise InvalidInput(f"{name} ends at {int(starts[-1])}, but there are only {size} {words}.")
+
+
+def _paged(
+    kv_lens: np.ndarray,
+    page_indices: np.ndarray,
+    cu_q_lens: np.ndarray,
+    num_seqs: Any,
+    num_pages: int | None,
+    page_size: int | None,
+    max_tokens: int | None,
+) -> None:
+    max_seqs, pages_per_seq = page_indices.shape
+    count = max_seqs if num_seqs is None else int(_ints(num_seqs).reshape(-1)[0])
+    if not 0 <= count <= max_seqs:
+        raise InvalidInput(f"num_seqs must be in [0, {max_seqs}] (the rows of page_indices), but is {count}.")
+    _starts("cu_q_lens", cu_q_lens[: count + 1], max_tokens, "rows of q")
+    kv_lens = kv_lens[:count]
+    if page_size is None:
+        _in_range("kv_lens", kv_lens, 0, None)
+        return
+    _in_range("kv_lens", kv_lens, 0, pages_per_seq * page_size)
+    used = np.arange(pages_per_seq)[None, :] < -(-kv_lens[:, None] // page_size)
+    wrong = used & ((page_indices[:count] < 0) | (page_indices[:count] >= (num_pages or 0)))
+    if num_pages is not None and wrong.any():
+        sequence, column = (int(i[0]) for i in np.nonzero(wrong))
+        raise InvalidInput(
+            f"page_indices[{sequence}, {column}] must be in [0, {num_pages}), but is "
+            f"{int(page_indices[sequence, column])} (sequence {sequence} has {int(kv_lens[sequence])} keys)."
+        )

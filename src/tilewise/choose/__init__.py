@@ -1,0 +1,1 @@
+"""WHO computes it: backends are asked "why not?", the first without a reason runs the call."""

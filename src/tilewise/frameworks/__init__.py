@@ -1,0 +1,1 @@
+"""HOW an array library looks and differentiates. Importing this imports none of them."""

@@ -1,0 +1,150 @@
+"""ragged_paged_attention() and append_to_pages(): serving over a paged cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewise.attention import cached_plan, infos
+from tilewise.choose.plan import Plan, make_plan
+from tilewise.errors import InvalidInput
+from tilewise.frameworks.detect import detect
+from tilewise.spec import validate
+from tilewise.spec.attention_spec import Window
+from tilewise.spec.problem import PagedOperands
+
+Array = Any
+
+
+def ragged_paged_attention(
+    q: Array,
+    kv_pages: Array | tuple[Array, Array],
+    kv_lens: Array,
+    page_indices: Array,
+    cu_q_lens: Array,
+    num_seqs: Array | None = None,
+    *,
+    scale: float | None = None,
+    causal: bool = True,
+    window: Window | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
+    k_scale: Array | float | None = None,
+    v_scale: Array | float | None = None,
+    draft_mask: Array | None = None,
+    batch_invariant: bool = False,
+    return_lse: bool = False,
+    backend: str | None = None,
+) -> Any:
+    """Attention of a ragged batch over a paged cache: decode, chunked prefill and prefill rows in one call.
+
+    The queries of sequence i are rows cu_q_lens[i] .. cu_q_lens[i + 1] - 1 of q: its last q_len positions.
+    Its key at position p lies in slot p % page_size of page page_indices[i, p // page_size].
+    Method: ragged paged attention as in the JAX and vLLM TPU kernels; split keys as in Flash-Decoding.
+
+    Args:
+        q: [max_tokens, H, D].
+        kv_pages: [num_pages, page_size, 2 * Hkv, D] with K at even and V at odd heads, or a pair
+            (k_pages [num_pages, page_size, Hkv, D], v_pages [num_pages, page_size, Hkv, E]); float32, bfloat16,
+            float16, float64, int8, float8_e4m3fn or float8_e5m2.
+        kv_lens: int32 [max_seqs]; keys of each sequence, the step's new tokens included.
+        page_indices: int32 [max_seqs, pages_per_seq]; entries past a sequence's last page are never read.
+        cu_q_lens: int32 [max_seqs + 1], not falling. num_seqs: int32 [1], the sequences that are real; None: all.
+        k_scale, v_scale: K = stored * k_scale; a number or array: scalar, [Hkv] or [num_pages, page_size, Hkv].
+        draft_mask: bool [max_tokens, max_new]: query r sees its sequence's new token c iff draft_mask[r, c]
+            (speculative decoding); in place of causality among new tokens. Windows and lengths still hold.
+        batch_invariant: a row's bits do not depend on what else is in the batch.
+        others: as in attention(); causal is True by default.
+
+    Returns:
+        out: [max_tokens, H, E] in q's dtype; rows past cu_q_lens[num_seqs] are 0. With return_lse,
+        (out, lse [H, max_tokens]), natural log, float32, -inf where nothing is visible.
+
+    Raises:
+        InvalidInput, Unsupported: as attention(). NumPy and torch-CPU calls also judge the values.
+    """
+    adapter = detect(q)
+    k_pages, v_pages = split_pages(kv_pages)
+    k_scale, v_scale = (_scale_array(adapter, q, scale) for scale in (k_scale, v_scale))
+    operands = PagedOperands(
+        q, k_pages, v_pages, kv_lens, page_indices, cu_q_lens, num_seqs, sinks, k_scale, v_scale, draft_mask
+    )
+
+    def judge() -> Plan:
+        spec, problem = validate.ragged_paged_attention(
+            infos(adapter, operands._asdict()), framework=adapter.name, causal=causal, window=window, scale=scale,
+            softcap=softcap, batch_invariant=batch_invariant,
+        )  # fmt: skip
+        return make_plan(spec, problem, backend)
+
+    if adapter.needs_grad(*operands):
+        raise InvalidInput(
+            "ragged_paged_attention: it is for serving and has no gradient, but an input wants one; "
+            "detach it (or use attention_packed for training)."
+        )
+    options = ("paged", scale, causal, window, softcap, batch_invariant, backend)
+    out, lse = adapter.run_paged(cached_plan(adapter, operands, options, judge), operands)
+    return (out, lse) if return_lse else out
+
+
+def append_to_pages(
+    kv_pages: Array | tuple[Array, Array],
+    k: Array,
+    v: Array,
+    kv_lens: Array,
+    page_indices: Array,
+    cu_q_lens: Array,
+    num_seqs: Array | None = None,
+    *,
+    k_scale: Array | float | None = None,
+    v_scale: Array | float | None = None,
+    backend: str | None = None,
+) -> Any:
+    """Write a step's new keys and values into their pages; call it before ragged_paged_attention, with the same arrays.
+
+    Row r of sequence i goes to position kv_lens[i] - q_len + r. 8-bit pages store x / scale rounded to nearest even;
+    what is larger than the largest finite value becomes that value.
+    NumPy and PyTorch pages are written in place and returned; JAX and MLX return new arrays (under jit, donate them).
+
+    Args:
+        kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, k_scale, v_scale: as in ragged_paged_attention().
+        k, v: [max_tokens, Hkv, D] and [max_tokens, Hkv, E]; rows past cu_q_lens[num_seqs] are ignored.
+
+    Returns:
+        The pages, in the form given.
+
+    Raises:
+        InvalidInput, Unsupported: as ragged_paged_attention(); nothing is written then.
+    """
+    adapter = detect(k)
+    k_pages, v_pages = split_pages(kv_pages)
+    k_scale, v_scale = (_scale_array(adapter, k, scale) for scale in (k_scale, v_scale))
+    operands = PagedOperands(
+        None, k_pages, v_pages, kv_lens, page_indices, cu_q_lens, num_seqs, None, k_scale, v_scale, None
+    )
+
+    def judge() -> Plan:
+        given = {name: x for name, x in operands._asdict().items() if name != "q"}
+        spec, problem = validate.append_to_pages(infos(adapter, {"k": k, "v": v, **given}), framework=adapter.name)
+        return make_plan(spec, problem, backend)
+
+    if adapter.needs_grad(k, v, k_pages, v_pages):
+        raise InvalidInput("append_to_pages: it has no gradient, but an input wants one; detach it.")
+    plan = cached_plan(adapter, (k, v, *operands[1:]), ("append", backend), judge)
+    k_pages, v_pages = adapter.run_append(plan, operands, k, v)
+    return k_pages if v_pages is None else (k_pages, v_pages)
+
+
+def split_pages(kv_pages: Any) -> tuple[Array, Array | None]:
+    """(k_pages, v_pages); v_pages is None for the combined form."""
+    if not isinstance(kv_pages, tuple | list):
+        return kv_pages, None
+    if len(kv_pages) != 2:
+        raise InvalidInput(f"kv_pages must be one array or a pair (k_pages, v_pages), but has {len(kv_pages)} parts.")
+    return kv_pages[0], kv_pages[1]
+
+
+def _scale_array(adapter: Any, like: Array, scale: Any) -> Any:
+    """A Python number becomes a scalar array on the device of `like`."""
+    if isinstance(scale, int | float) and not isinstance(scale, bool):
+        return adapter.scalar(float(scale), like)
+    return scale

@@ -1,0 +1,1 @@
+"""WHAT is computed: the meaning of attention, with no arrays and no devices. Standard library only."""

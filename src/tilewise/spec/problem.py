@@ -1,0 +1,138 @@
+"""The sizes of a call, frozen: what a plan, a tuning table and a test id are keyed by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+QUERY_DTYPES = ("float32", "bfloat16", "float16", "float64")
+PAGE_DTYPES = (*QUERY_DTYPES, "int8", "float8_e4m3fn", "float8_e5m2")
+QUANTISED = ("int8", "float8_e4m3fn", "float8_e5m2")
+
+
+class ArrayInfo(NamedTuple):
+    """An array, as far as planning looks at it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{list(self.shape)} {self.dtype} on {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Sizes of a dense or packed call.
+
+    Dense: q is [batch, q_len, q_heads, qk_dim] ("bthd") or [batch, q_heads, q_len, qk_dim] ("bhtd").
+    Packed: `batch` sequences laid end to end; q_len and kv_len are the totals of tokens.
+    """
+
+    form: str  # "dense" | "packed"
+    batch: int
+    q_len: int
+    kv_len: int
+    q_heads: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    dtype: str
+    device: str
+    framework: str
+    layout: str = "bthd"
+    needs_grad: bool = False
+    bias: ArrayInfo | None = None
+    mask: ArrayInfo | None = None
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a kv head."""
+        return self.q_heads // self.kv_heads
+
+    def describe(self) -> str:
+        """One line for people."""
+        sizes = f"B{self.batch} T{self.q_len} S{self.kv_len} H{self.q_heads}/{self.kv_heads} D{self.qk_dim}"
+        width = "" if self.v_dim == self.qk_dim else f" E{self.v_dim}"
+        grad = ", with gradients" if self.needs_grad else ""
+        return f"{self.form} {sizes}{width} {self.dtype}, {self.framework} on {self.device}{grad}"
+
+
+@dataclass(frozen=True, slots=True)
+class PagedProblem:
+    """Sizes of a ragged paged call: capacities only, no length is read."""
+
+    max_tokens: int
+    max_seqs: int
+    num_pages: int
+    page_size: int
+    pages_per_seq: int
+    q_heads: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    dtype: str
+    page_dtype: str
+    device: str
+    framework: str
+    combined: bool = True  # one [N, P, 2 * Hkv, D] array, K at even heads; else a pair
+    max_new: int = 0  # columns of the draft mask
+    form: str = "paged"
+    needs_grad: bool = False
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a kv head."""
+        return self.q_heads // self.kv_heads
+
+    def describe(self) -> str:
+        """One line for people."""
+        width = "" if self.v_dim == self.qk_dim else f" E{self.v_dim}"
+        return (
+            f"paged {self.max_tokens} tokens in {self.max_seqs} sequences, H{self.q_heads}/{self.kv_heads} "
+            f"D{self.qk_dim}{width} {self.dtype}, {self.num_pages} pages of {self.page_size} {self.page_dtype}, "
+            f"{self.framework} on {self.device}"
+        )
+
+
+class Operands(NamedTuple):
+    """The arrays of a dense or packed call, in the caller's framework and layout. Absent ones are None."""
+
+    q: object
+    k: object
+    v: object
+    bias: object = None
+    mask: object = None
+    sinks: object = None
+    q_segment_ids: object = None
+    kv_segment_ids: object = None
+    q_lens: object = None
+    kv_lens: object = None
+    q_starts: object = None
+    kv_starts: object = None
+
+
+class PagedOperands(NamedTuple):
+    """The arrays of a paged call. v_pages is None when k_pages is the combined array."""
+
+    q: object
+    k_pages: object
+    v_pages: object
+    kv_lens: object
+    page_indices: object
+    cu_q_lens: object
+    num_seqs: object = None
+    sinks: object = None
+    k_scale: object = None
+    v_scale: object = None
+    draft_mask: object = None
+
+
+class Gradients(NamedTuple):
+    """Gradients of a dense or packed call; None where not wanted."""
+
+    q: object
+    k: object
+    v: object
+    bias: object = None
+    sinks: object = None
