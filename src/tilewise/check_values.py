@@ -71,9 +71,8 @@ def _starts(name: str, starts: np.ndarray, size: int | None, words: str) -> None
     falls = np.diff(starts) < 0
     if falls.any():
         at = int(np.argmax(falls))
-        raise InvalidInput(
-            f"{name} must not fall, but {name}[{at}] is {int(starts[at])} and {name}[{at + 1}] is {int(starts[at + 1])}."
-        )
+        here, after = int(starts[at]), int(starts[at + 1])
+        raise InvalidInput(f"{name} must not fall, but {name}[{at}] is {here} and {name}[{at + 1}] is {after}.")
     if starts[0] < 0:
         raise InvalidInput(f"{name}[0] must be at least 0, but is {int(starts[0])}.")
     if size is not None and starts[-1] > size:

@@ -31,5 +31,5 @@ def _look_up(x: Any) -> Any:
             adapter = import_module(ADAPTERS[root]).adapter
             _adapters[type(x)] = adapter
             return adapter
-    kind = f"{type(x).__module__}.{type(x).__qualname__}"
-    raise InvalidInput(f"the first array must be of NumPy, PyTorch, JAX or MLX, but is a {kind}.")
+    name = f"{type(x).__module__}.{type(x).__qualname__}"
+    raise InvalidInput(f"the first array must be of NumPy, PyTorch, JAX or MLX, but is a {name}.")

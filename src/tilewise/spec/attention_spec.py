@@ -49,7 +49,7 @@ class AttentionSpec:
         return self.window[1] == 0
 
     def features(self) -> frozenset[str]:
-        """Names of what this spec uses beyond softmax(scale * q.k) @ v. A backend refuses the names it does not know."""
+        """Names of what this spec uses beyond softmax(scale * q.k) @ v. A backend refuses names it does not know."""
         flags = ("bias", "mask", "sinks", "segments", "q_lens", "kv_lens", "draft_mask", "batch_invariant")
         used = {name for name in flags if getattr(self, name)}
         if self.window != (None, None):

@@ -8,14 +8,15 @@ Array = Any
 
 
 def merge(xp: Any, states: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Merge states (out [.., T, H, E], lse [.., H, T]); lse -inf is the identity, lse +inf outweighs all finite ones."""
+    """Merge states (out [.., T, H, E], lse [.., H, T]); lse -inf is the identity, +inf outweighs all finite ones."""
     dtype = xp.dtype_of(states[0][0])
     real = xp.dtype_of(states[0][1])
     m = states[0][1]
     for _, lse in states[1:]:
         m = xp.where((m >= lse) | (m != m), m, lse)
     finite_m = xp.where((m == -xp.inf) | (m == xp.inf), 0.0, m)
-    total, acc = None, None
+    total: Array = None
+    acc: Array = None
     for out, lse in states:
         infinite = xp.where(lse == xp.inf, xp.zeros_like(lse) + 1.0, xp.zeros_like(lse))
         weight = xp.where(m == xp.inf, infinite, xp.exp(xp.where(m == xp.inf, xp.zeros_like(lse), lse) - finite_m))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 QUERY_DTYPES = ("float32", "bfloat16", "float16", "float64")
 PAGE_DTYPES = (*QUERY_DTYPES, "int8", "float8_e4m3fn", "float8_e5m2")
@@ -98,41 +98,41 @@ class PagedProblem:
 class Operands(NamedTuple):
     """The arrays of a dense or packed call, in the caller's framework and layout. Absent ones are None."""
 
-    q: object
-    k: object
-    v: object
-    bias: object = None
-    mask: object = None
-    sinks: object = None
-    q_segment_ids: object = None
-    kv_segment_ids: object = None
-    q_lens: object = None
-    kv_lens: object = None
-    q_starts: object = None
-    kv_starts: object = None
+    q: Any
+    k: Any
+    v: Any
+    bias: Any = None
+    mask: Any = None
+    sinks: Any = None
+    q_segment_ids: Any = None
+    kv_segment_ids: Any = None
+    q_lens: Any = None
+    kv_lens: Any = None
+    q_starts: Any = None
+    kv_starts: Any = None
 
 
 class PagedOperands(NamedTuple):
     """The arrays of a paged call. v_pages is None when k_pages is the combined array."""
 
-    q: object
-    k_pages: object
-    v_pages: object
-    kv_lens: object
-    page_indices: object
-    cu_q_lens: object
-    num_seqs: object = None
-    sinks: object = None
-    k_scale: object = None
-    v_scale: object = None
-    draft_mask: object = None
+    q: Any
+    k_pages: Any
+    v_pages: Any
+    kv_lens: Any
+    page_indices: Any
+    cu_q_lens: Any
+    num_seqs: Any = None
+    sinks: Any = None
+    k_scale: Any = None
+    v_scale: Any = None
+    draft_mask: Any = None
 
 
 class Gradients(NamedTuple):
     """Gradients of a dense or packed call; None where not wanted."""
 
-    q: object
-    k: object
-    v: object
-    bias: object = None
-    sinks: object = None
+    q: Any
+    k: Any
+    v: Any
+    bias: Any = None
+    sinks: Any = None

@@ -82,7 +82,7 @@ def backward(
 
 
 def visibility(xp: Any, spec: AttentionSpec, problem: Problem, operands: Operands) -> tuple[Array, Array]:
-    """(visible [B, 1|Hkv, 1|G, T, S] bool, owned [B, 1, 1, T, 1] bool): which pairs see each other, which rows exist."""
+    """(visible [B, 1|Hkv, 1|G, T, S], owned [B, 1, 1, T, 1]), bool: which pairs see each other, which rows exist."""
     if problem.form == "packed":
         q_at, q_segment = _packed_positions(xp, problem.q_len, operands.q_starts, operands.kv_starts)
         k_at, k_segment = _packed_positions(xp, problem.kv_len, operands.kv_starts, None)
@@ -167,7 +167,7 @@ def _sum_queries(xp: Any, weights: Array, visible: Array, values: Array) -> Arra
 
 
 def _scores(xp: Any, rows: Array, columns: Array) -> Array:
-    """rows [.., T, D] . columns [.., S, D]; NaN where either side holds a non-finite value, whatever the others hold."""
+    """rows [.., T, D] . columns [.., S, D]; NaN where either side holds a non-finite value, and only there."""
     row_ok, column_ok = xp.isfinite(rows), xp.isfinite(columns)
     s = xp.matmul(xp.where(row_ok, rows, 0.0), xp.transpose(xp.where(column_ok, columns, 0.0), (0, 1, 2, 4, 3)))
     if xp.known_true(row_ok) and xp.known_true(column_ok):

@@ -95,7 +95,8 @@ class _Call:
         if window is None:
             return (None, 0) if causal else (None, None)
         if isinstance(window, Integral):
-            raise self.refuse(f"window must be (left, right); {window} tokens, self included, is ({int(window) - 1}, 0)")
+            pair = (int(window) - 1, 0)
+            raise self.refuse(f"window must be (left, right); {window} tokens, the query's own included, is {pair}")
         if not isinstance(window, tuple | list) or len(window) != 2:
             raise self.refuse(f"window must be (left, right) or None, but is {window!r}")
         left, right = (self._side(side, value) for side, value in zip(("left", "right"), window, strict=True))
@@ -146,8 +147,9 @@ def attention(given: Given, *, framework: str, needs_grad: bool, causal: object,
     call.heads(q_heads, kv_heads)
     call.countable(q_len=q_len, kv_len=kv_len, batch=batch)
     call.sinks(q_heads)
-    _pair_operand(call, "bias", (batch, q_heads, q_len, kv_len), QUERY_DTYPES, "a bool array is a mask: pass it as mask")
-    _pair_operand(call, "mask", (batch, q_heads, q_len, kv_len), ("bool",), "a float array is additive: pass it as bias")
+    pairs = (batch, q_heads, q_len, kv_len)
+    _pair_operand(call, "bias", pairs, QUERY_DTYPES, "a bool array is a mask: pass it as mask")
+    _pair_operand(call, "mask", pairs, ("bool",), "a float array is additive: pass it as bias")
     if ("q_segment_ids" in call) != ("kv_segment_ids" in call):
         raise call.refuse("q_segment_ids and kv_segment_ids are given together or not at all")
     for name, shape in (("q_segment_ids", (batch, q_len)), ("kv_segment_ids", (batch, kv_len))):
@@ -279,7 +281,8 @@ def backward_arrays(name: str, problem: Problem, given: Given) -> None:
     call = _Call(name, given, {})
     p = problem
     if p.form == "packed":
-        out, lse = (p.q_len, p.q_heads, p.v_dim), (p.q_heads, p.q_len)
+        out: tuple[int, ...] = (p.q_len, p.q_heads, p.v_dim)
+        lse: tuple[int, ...] = (p.q_heads, p.q_len)
     else:
         rows = (p.q_len, p.q_heads) if p.layout == "bthd" else (p.q_heads, p.q_len)
         out, lse = (p.batch, *rows, p.v_dim), (p.batch, p.q_heads, p.q_len)
@@ -357,7 +360,7 @@ def _page_scale(call: _Call, name: str, num_pages: int, page_size: int, kv_heads
     """Which form a scale has: none, scalar, head, slot."""
     if name not in call:
         return "none"
-    call.dtype(name, QUERY_DTYPES)
+    call.dtype(name, ("float32", "bfloat16", "float16"))
     shape = call[name].shape
     forms = {(): "scalar", (1,): "scalar", (kv_heads,): "head", (num_pages, page_size, kv_heads): "slot"}
     if shape not in forms:

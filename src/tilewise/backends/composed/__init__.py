@@ -11,9 +11,10 @@ from tilewise.spec import paged_reference, reference
 from tilewise.spec.attention_spec import AttentionSpec
 from tilewise.spec.problem import Gradients, Operands, PagedOperands, PagedProblem, Problem
 
-KNOWN = frozenset(
-    ["causal", "window", "softcap", "bias", "mask", "sinks", "segments", "q_lens", "kv_lens", "draft_mask", "k_scale", "v_scale", "batch_invariant"]
-)
+KNOWN = frozenset({
+    "causal", "window", "softcap", "bias", "mask", "sinks", "segments", "q_lens", "kv_lens",
+    "draft_mask", "k_scale", "v_scale", "batch_invariant",
+})  # fmt: skip
 
 
 def missing() -> str | None:

@@ -17,7 +17,8 @@ DTYPES = {name: code for code, name in enumerate(
     ("float32", "bfloat16", "float16", "float64", "int8", "float8_e4m3fn", "float8_e5m2"))}  # fmt: skip
 VALUE_ERRORS = {
     1: "a kv length is out of range", 2: "a page id is out of range", 3: "starts fall",
-    4: "starts begin below 0 or end past the tokens", 5: "num_seqs is out of range", 6: "a query length is out of range",
+    4: "starts begin below 0 or end past the tokens", 5: "num_seqs is out of range",
+    6: "a query length is out of range",
 }  # fmt: skip
 
 
@@ -82,12 +83,12 @@ def backward(access: Access, plan: Plan, operands: Operands, out: Array, lse: Ar
         [_address(access, x) for x in (dout, dlse, *grads, dbias, dsinks)], strides,
     )  # fmt: skip
     _judge_dense(error, p, operands)
-    return Gradients(*grads, dbias, dsinks)
+    return Gradients(grads[0], grads[1], grads[2], dbias, dsinks)
 
 
 def paged(access: Access, plan: Plan, operands: PagedOperands) -> tuple[Array, Array]:
     """(out, lse) of a paged call."""
-    p, spec = plan.problem, plan.spec
+    p = plan.problem
     out = access.empty((p.max_tokens, p.q_heads, p.v_dim), p.dtype)
     lse = access.empty((p.q_heads, p.max_tokens), real(p.dtype))
     q = access.rows(operands.q)
@@ -164,12 +165,13 @@ def _append_call(plan: Plan, strides: tuple[int, ...]) -> Any:
 
 def _ready(access: Access, p: Problem, o: Operands) -> Operands:
     """The operands as the kernels read them."""
+    rows, strided, dense = access.rows, access.strided, access.dense
     return Operands(
-        *(access.rows(x) for x in o[:3]),
-        *(None if x is None else access.strided(x) for x in (o.bias, o.mask)),
-        None if o.sinks is None else access.dense(o.sinks, real(p.dtype)),
-        *(None if x is None else access.dense(x, "int32") for x in o[6:]),
-    )
+        *map(rows, o[:3]),
+        *(None if x is None else strided(x) for x in o[3:5]),
+        None if o.sinks is None else dense(o.sinks, real(p.dtype)),
+        *(None if x is None else dense(x, "int32") for x in o[6:]),
+    )  # type: ignore[call-arg]
 
 
 def _bind(access: Access, plan: Plan, o: Operands, out: Array, lse: Array) -> tuple[Any, list[int]]:

@@ -6,9 +6,10 @@ from tilewise.backends.cpu import library
 from tilewise.spec.attention_spec import AttentionSpec
 from tilewise.spec.problem import PagedProblem, Problem
 
-KNOWN = frozenset(
-    ["causal", "window", "softcap", "bias", "mask", "sinks", "segments", "q_lens", "kv_lens", "draft_mask", "k_scale", "v_scale", "batch_invariant"]
-)
+KNOWN = frozenset({
+    "causal", "window", "softcap", "bias", "mask", "sinks", "segments", "q_lens", "kv_lens",
+    "draft_mask", "k_scale", "v_scale", "batch_invariant",
+})  # fmt: skip
 
 
 def why_not(spec: AttentionSpec, problem: Problem | PagedProblem) -> str | None:
