@@ -1,0 +1,118 @@
+// Between the products: from s = k q and dp = v dout to p and ds. Keys are rows, queries are lanes, so lse and delta load as vectors.
+//   p  = exp(cap(scale s) + bias - lse)      ds = p (dp - delta) cap'(scale s) scale      dbias = p (dp - delta)
+#pragma once
+#include "pack.hpp"
+
+namespace tilewise {
+
+template <class U> using Vector = typename VectorOf<typename U::real>::type;
+template <class U> using Integer = std::remove_reference_t<decltype(typename VectorOf<typename U::real>::integer{}[0])>;
+
+// What a query block brings: one value a query, padded with absent rows.
+template <class U> struct RowTerms {
+  const typename U::real* lse;           // times log2(e); +inf: the row is absent, its p is 0
+  const typename U::real* delta;
+  const typename U::real* scaled_delta;  // delta * scale
+};
+
+// A chunk of keys by a run of queries; row r, query i at r * ld + i.
+template <class U> struct Chunk {
+  using real = typename U::real;
+  std::ptrdiff_t ld;
+  real *s, *dp;
+  typename U::element *p, *ds;
+  real* dbias = nullptr;                 // wanted, or null
+  const real* bias = nullptr;
+  const Integer<U>* keep = nullptr;      // -1: visible, 0: hidden; null: the band below alone decides
+  int64_t band_first = 0, band_last = 0; // key r is seen by queries band_first + r <= i < band_last + r
+};
+
+// t = tanh(x), slope = 1 - t^2 without its cancellation.
+TW_INLINE void tanh_and_slope(f32v x, f32v& t, f32v& slope) {
+  const f32v a = vmax(x, -x), e = exp2v(a * splat(-2.8853900817779268f)), q = splat(1.0f) / (splat(1.0f) + e);
+  slope = splat(4.0f) * e * q * q;
+  const f32v large = (splat(1.0f) - e) * q, z = x * x;
+  f32v y = splat(-5.70498872745e-3f);
+  y = y * z + splat(2.06390887954e-2f);
+  y = y * z + splat(-5.37397155531e-2f);
+  y = y * z + splat(1.33314422036e-1f);
+  y = y * z + splat(-3.33332819422e-1f);
+  y = y * z * x + x;  // near 0, where 1 - e cancels
+  t = a < 0.625f ? y : (x < 0.0f ? -large : large);
+}
+TW_INLINE void tanh_and_slope(f64v x, f64v& t, f64v& slope) {
+  TW_UNROLL(8) for (int i = 0; i < kLanes / 2; i++) {
+    const double c = std::cosh(x[i]);
+    t[i] = std::tanh(x[i]);
+    slope[i] = 1.0 / (c * c);
+  }
+}
+
+template <class V> TW_INLINE V lane_numbers() {
+  V v{};
+  TW_UNROLL(16) for (unsigned i = 0; i < sizeof(V) / sizeof(v[0]); i++) v[i] = static_cast<int>(i);
+  return v;
+}
+
+constexpr double kLog2e = 1.4426950408889634;
+
+// Everything is visible and nothing is added: the usual tile.
+template <class U>
+TW_NOINLINE void plain_score_gradient(const Chunk<U>& c, int64_t rows, int64_t from, int64_t to, RowTerms<U> terms, double scale) {
+  using real = typename U::real;
+  const auto log2_scale = splat(static_cast<real>(scale * kLog2e)), plain_scale = splat(static_cast<real>(scale));
+  for (int64_t r = 0; r < rows; r++) {
+    const std::ptrdiff_t row = r * c.ld;
+    TW_UNROLL(2) for (int64_t i = from; i < to; i += kUnitLanes<U>) {
+      const auto p = exp2v(load(c.s + row + i) * log2_scale - load(terms.lse + i));
+      const auto ds = p * (load(c.dp + row + i) * plain_scale - load(terms.scaled_delta + i));
+      store(c.p + row + i, p);
+      store(c.ds + row + i, ds);
+    }
+  }
+}
+
+// Any tile. What is hidden is selected away, never multiplied by 0.
+template <class U>
+TW_NOINLINE void score_gradient(const Chunk<U>& c, int64_t rows, int64_t from, int64_t to, RowTerms<U> terms, double scale,
+                                double softcap) {
+  using real = typename U::real;
+  using V = Vector<U>;
+  using I = typename VectorOf<real>::integer;
+  const V by_scale = splat(static_cast<real>(scale)), log2e = splat(static_cast<real>(kLog2e));
+  const V cap = splat(static_cast<real>(softcap)), by_cap = splat(static_cast<real>(softcap > 0 ? scale / softcap : 0.0));
+  const V log2_scale = splat(static_cast<real>(scale * kLog2e));
+  const I lane = lane_numbers<I>();
+  const auto clamp = [&](int64_t i) { return static_cast<Integer<U>>(i < from ? from : i > to ? to : i); };
+  for (int64_t r = 0; r < rows; r++) {
+    const std::ptrdiff_t row = r * c.ld;
+    const I first = I{} + clamp(c.band_first + r), last = I{} + clamp(c.band_last + r);
+    for (int64_t i = from; i < to; i += kUnitLanes<U>) {
+      const V s = load(c.s + row + i);
+      V x, factor = by_scale;
+      if (softcap > 0) {
+        V t, slope;
+        tanh_and_slope(s * by_cap, t, slope);
+        x = t * cap;
+        factor *= slope;
+        x = (c.bias ? x + load(c.bias + row + i) : x) * log2e;
+      } else {
+        x = c.bias ? (s * by_scale + load(c.bias + row + i)) * log2e : s * log2_scale;
+      }
+      I visible;
+      if (c.keep) {
+        visible = load_as<I>(c.keep + row + i);
+      } else {
+        const I at = lane + static_cast<Integer<U>>(i);
+        visible = (at >= first) & (at < last);
+      }
+      const V p = visible ? exp2v(x - load(terms.lse + i)) : V{};
+      const V g = visible ? p * (load(c.dp + row + i) - load(terms.delta + i)) : V{};
+      store(c.p + row + i, p);
+      store(c.ds + row + i, visible ? g * factor : V{});
+      if (c.dbias) store(c.dbias + row + i, g);
+    }
+  }
+}
+
+}  // namespace tilewise
