@@ -109,12 +109,25 @@ template <class V> TW_INLINE auto reduce_add(V a) {  // a fixed tree: same bits 
   return s[0];
 }
 
-// 2^x, relative error below 1.2e-7 for x in [-126, 127]; exactly 0 for x < -126 (so -inf gives 0); NaN stays NaN.
-// Rounding by the magic number 1.5 * 2^23, then a degree-6 polynomial on [-0.5, 0.5].
+// The greater of x and low; a NaN in x stays.
+TW_INLINE f32v at_least(f32v x, f32v low) {
+#if TW_LANES == 16 && defined(__AVX512F__)
+  return (f32v)_mm512_max_ps((__m512)low, (__m512)x);
+#elif TW_LANES == 8 && defined(__AVX2__)
+  return (f32v)_mm256_max_ps((__m256)low, (__m256)x);
+#elif TW_LANES == 4 && defined(__SSE2__)
+  return (f32v)_mm_max_ps((__m128)low, (__m128)x);
+#else
+  return x < low ? low : x;
+#endif
+}
+TW_INLINE f64v at_least(f64v x, f64v low) { return x < low ? low : x; }
+
+// 2^x for x <= 127, relative error below 1.2e-7; exactly 0 for x < -126.5 (so -inf gives 0); NaN stays NaN.
+// A magic number rounds x and leaves the biased exponent in the low bits; then a polynomial on [-0.5, 0.5].
 TW_INLINE f32v exp2v(f32v x) {
-  const f32v low = splat(-126.0f), magic = splat(12582912.0f);
-  const f32v y = x < low ? low : x;
-  const f32v t = y + magic, r = y - (t - magic);
+  const f32v magic = splat(12583039.0f);  // 1.5 * 2^23 + 127
+  const f32v y = at_least(x, splat(-127.0f)), t = y + magic, r = y - (t - magic);
   f32v p = splat(1.5403530393381609e-4f);
   p = p * r + splat(1.3333558146428443e-3f);
   p = p * r + splat(9.6181291076284772e-3f);
@@ -122,13 +135,17 @@ TW_INLINE f32v exp2v(f32v x) {
   p = p * r + splat(2.4022650695910071e-1f);
   p = p * r + splat(6.9314718055994531e-1f);
   p = p * r + splat(1.0f);
-  const f32v e = (f32v)((i32v)p + ((i32v)t << 23));
-  return (f32v)((i32v)e & ~(i32v)(x < low));
+  return p * (f32v)((i32v)t << 23);
 }
-TW_INLINE f64v exp2v(f64v x) {
-  f64v r;
-  TW_UNROLL(8) for (int i = 0; i < kLanes / 2; i++) r[i] = std::exp2(x[i]);
-  return r;
+TW_INLINE f64v exp2v(f64v x) {  // relative error below 4e-16 for x <= 1023, 0 below -1022.5
+  const f64v magic = splat(6755399441056767.0);  // 1.5 * 2^52 + 1023
+  const f64v y = at_least(x, splat(-1023.0)), t = y + magic, r = y - (t - magic);
+  f64v p = splat(2.5678435993488206e-11);
+  constexpr double c[] = {4.4455382718708115e-10, 7.0549116208011233e-9, 1.0178086009239700e-7, 1.3215486790144310e-6,
+                          1.5252733804059840e-5,  1.5403530393381610e-4, 1.3333558146428443e-3, 9.6181291076284772e-3,
+                          5.5504108664821580e-2,  2.4022650695910072e-1, 6.9314718055994531e-1, 1.0};
+  TW_UNROLL(16) for (int i = 0; i < 12; i++) p = p * r + splat(c[i]);
+  return p * (f64v)((i64v)t << 52);
 }
 
 // ---- 16-bit storage ------------------------------------------------------------------------------------------
@@ -159,6 +176,14 @@ TW_INLINE void store(bf16* p, f32v v) {
 #else
   const u16v h = round_bf16(v);
   std::memcpy(p, &h, sizeof h);
+#endif
+}
+TW_INLINE f32v store_rounded(bf16* p, f32v v) {  // stores, and gives back what a load would read
+  store(p, v);
+#if TW_LANES == 16 && defined(__AVX512BF16__)
+  return (f32v)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)v)), 16);
+#else
+  return load(p);
 #endif
 }
 TW_INLINE void store(f16* p, f32v v) {

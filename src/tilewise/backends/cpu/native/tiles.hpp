@@ -17,12 +17,12 @@
 namespace tilewise {
 
 // Accumulators + the panel's vectors + one broadcast fill the register file: 32 registers on AVX-512 and NEON, 16 elsewhere.
-#if TW_LANES == 16
+#if TW_LANES == 16 || defined(__aarch64__)
 constexpr int kTileRows = 6, kTileVectors = 4;
-#elif defined(__aarch64__)
-constexpr int kTileRows = 6, kTileVectors = 4;
+#define TW_TILE_UNROLL 2
 #else
 constexpr int kTileRows = 6, kTileVectors = 2;
+#define TW_TILE_UNROLL 4
 #endif
 template <class U> constexpr int kUnitLanes = VectorOf<typename U::real>::lanes;
 template <class U> constexpr int kPanel = kTileVectors * kUnitLanes<U>;  // columns of a panel
@@ -50,7 +50,7 @@ TW_INLINE void tile(Walk walk, int64_t depth, const typename U::word* __restrict
       else acc[r][j] = load(c + r * ldc + j * lanes);
       if constexpr (start == Start::scale) acc[r][j] *= splat(alpha[r]);
     }
-  TW_UNROLL(2) for (int64_t k = 0; k < depth; k++, b += ldb) {
+  TW_UNROLL(TW_TILE_UNROLL) for (int64_t k = 0; k < depth; k++, b += ldb) {
     decltype(U::load(b)) panel[N];
     TW_UNROLL(8) for (int j = 0; j < N; j++) panel[j] = U::load(b + j * lanes);
     TW_UNROLL(8) for (int r = 0; r < R; r++) {
