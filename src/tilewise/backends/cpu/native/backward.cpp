@@ -3,6 +3,7 @@
 #include "backward_span.hpp"
 
 namespace tilewise {
+namespace gradients {
 namespace {
 
 constexpr int64_t kTermRows = 512;  // rows of a task of the first pass
@@ -158,14 +159,15 @@ template <class U, class T> void backward_of(const BackwardArguments& b) {
 }
 
 }  // namespace
+}  // namespace gradients
 
 void backward(const BackwardArguments& b) {
   using Bf16 = std::conditional_t<kHasBf16Dot, Bf16Unit, F32Unit>;
   switch (b.forward.dtype) {
-    case DType::f32: return backward_of<F32Unit, float>(b);
-    case DType::bf16: return backward_of<Bf16, bf16>(b);
-    case DType::f16: return backward_of<F32Unit, f16>(b);
-    case DType::f64: return backward_of<F64Unit, double>(b);
+    case DType::f32: return gradients::backward_of<F32Unit, float>(b);
+    case DType::bf16: return gradients::backward_of<Bf16, bf16>(b);
+    case DType::f16: return gradients::backward_of<F32Unit, f16>(b);
+    case DType::f64: return gradients::backward_of<F64Unit, double>(b);
     default: return;
   }
 }

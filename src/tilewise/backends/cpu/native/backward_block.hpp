@@ -6,7 +6,7 @@
 
 #include "score_gradient.hpp"
 
-namespace tilewise {
+namespace tilewise::gradients {
 
 constexpr int64_t kQueryBlock = 128;             // queries of a block
 constexpr int64_t kKeyBlock = 128;               // keys whose ds wait for dQ
@@ -202,4 +202,4 @@ TW_NOINLINE void add_pair_by_pair(const Chunk<U>& c, int64_t key, int64_t rows, 
   }
 }
 
-}  // namespace tilewise
+}  // namespace tilewise::gradients

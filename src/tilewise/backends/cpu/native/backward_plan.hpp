@@ -12,7 +12,7 @@
 #include "sequences.hpp"
 #include "threads.hpp"
 
-namespace tilewise {
+namespace tilewise::gradients {
 
 // One kv head of one sequence.
 struct Unit {
@@ -57,4 +57,4 @@ inline int64_t span_blocks(int64_t key_blocks_of_all_units, int64_t tasks_wanted
   return n < 1 ? 1 : n > kMostSpanBlocks ? kMostSpanBlocks : n;
 }
 
-}  // namespace tilewise
+}  // namespace tilewise::gradients

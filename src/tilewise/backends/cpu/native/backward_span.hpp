@@ -5,7 +5,7 @@
 #include "delta.hpp"
 #include "workspace.hpp"
 
-namespace tilewise {
+namespace tilewise::gradients {
 
 // What all tasks of a call share.
 template <class U, class T> struct BackwardCall {
@@ -252,4 +252,4 @@ template <class U, class T> class SpanWork {
   real* row_sums_;
 };
 
-}  // namespace tilewise
+}  // namespace tilewise::gradients

@@ -7,7 +7,7 @@
 #include "score_gradient.hpp"
 #include "sequences.hpp"
 
-namespace tilewise {
+namespace tilewise::gradients {
 
 // out[key r, query i] for a chunk of keys and queries [from, to): the bias of a tile, transposed.
 template <class real, class T>
@@ -118,4 +118,4 @@ template <class real> struct BiasGradient {
   }
 };
 
-}  // namespace tilewise
+}  // namespace tilewise::gradients

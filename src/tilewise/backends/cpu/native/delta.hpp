@@ -5,7 +5,7 @@
 #include "score_gradient.hpp"
 #include "pair_visibility.hpp"
 
-namespace tilewise {
+namespace tilewise::gradients {
 
 template <class T, class real> inline real row_dot(const T* x, const T* y, int64_t n) {
   using V = typename VectorOf<real>::type;
@@ -70,4 +70,4 @@ double row_terms(const BackwardArguments& b, const Sequence& s, int64_t head, Ra
   return dsink;
 }
 
-}  // namespace tilewise
+}  // namespace tilewise::gradients

@@ -4,7 +4,7 @@
 
 #include "sequences.hpp"
 
-namespace tilewise {
+namespace tilewise::gradients {
 
 enum class Seen { none, some, all };
 
@@ -77,4 +77,4 @@ inline PairVisibility pair_visibility(const AttentionArguments& a, const Sequenc
   return p;
 }
 
-}  // namespace tilewise
+}  // namespace tilewise::gradients

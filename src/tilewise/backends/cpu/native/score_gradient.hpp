@@ -3,7 +3,7 @@
 #pragma once
 #include "pack.hpp"
 
-namespace tilewise {
+namespace tilewise::gradients {
 
 template <class U> using Vector = typename VectorOf<typename U::real>::type;
 template <class U> using Integer = std::remove_reference_t<decltype(typename VectorOf<typename U::real>::integer{}[0])>;
@@ -115,4 +115,4 @@ TW_NOINLINE void score_gradient(const Chunk<U>& c, int64_t rows, int64_t from, i
   }
 }
 
-}  // namespace tilewise
+}  // namespace tilewise::gradients

@@ -4,7 +4,7 @@
 
 #include "arguments.hpp"
 
-namespace tilewise {
+namespace tilewise::gradients {
 
 struct Range {
   int64_t first = 0, last = 0;
@@ -36,4 +36,4 @@ inline Range queries_seeing(const Sequence& s, const Meaning& m, Range keys) {
           std::min(s.q_count, keys.last - 1 + m.left - s.shift() + 1)};
 }
 
-}  // namespace tilewise
+}  // namespace tilewise::gradients
