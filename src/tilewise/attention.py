@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewise.choose.plan import Plan, make_plan
-from tilewise.frameworks.detect import detect
+from tilewise.frameworks.detect import detect, entry
 from tilewise.spec import validate
 from tilewise.spec.attention_spec import Window
 from tilewise.spec.problem import ArrayInfo, Gradients, Operands
@@ -15,6 +15,7 @@ Array = Any
 _plans: dict[Any, Plan] = {}
 
 
+@entry
 def attention(
     q: Array,
     k: Array,
@@ -67,10 +68,12 @@ def attention(
     """
     adapter = detect(q)
     operands = Operands(q, k, v, bias, mask, sinks, q_segment_ids, kv_segment_ids, q_lens, kv_lens)
+    operands = adapter.convert(operands)
     out, lse = adapter.run(_plan(adapter, operands, causal, window, scale, softcap, layout, backend), operands)
     return (out, lse) if return_lse else out
 
 
+@entry
 def attention_backward(
     q: Array,
     k: Array,

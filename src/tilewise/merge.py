@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewise.errors import InvalidInput
-from tilewise.frameworks.detect import detect
+from tilewise.frameworks.detect import detect, entry
 
 Array = Any
 
 
+@entry
 def merge(states: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     """Merge (out, lse) states of disjoint sets of keys into the state of their union.
 

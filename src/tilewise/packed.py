@@ -6,7 +6,7 @@ from typing import Any
 
 from tilewise.attention import cached_plan, infos
 from tilewise.choose.plan import Plan, make_plan
-from tilewise.frameworks.detect import detect
+from tilewise.frameworks.detect import detect, entry
 from tilewise.spec import validate
 from tilewise.spec.attention_spec import Window
 from tilewise.spec.problem import Gradients, Operands
@@ -14,6 +14,7 @@ from tilewise.spec.problem import Gradients, Operands
 Array = Any
 
 
+@entry
 def attention_packed(
     q: Array,
     k: Array,
@@ -46,11 +47,12 @@ def attention_packed(
         InvalidInput, Unsupported: as attention().
     """
     adapter = detect(q)
-    operands = Operands(q, k, v, sinks=sinks, q_starts=q_starts, kv_starts=kv_starts)
+    operands = adapter.convert(Operands(q, k, v, sinks=sinks, q_starts=q_starts, kv_starts=kv_starts))
     out, lse = adapter.run(_plan(adapter, operands, causal, window, scale, softcap, backend), operands)
     return (out, lse) if return_lse else out
 
 
+@entry
 def attention_packed_backward(
     q: Array,
     k: Array,

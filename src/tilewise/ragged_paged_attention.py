@@ -7,7 +7,7 @@ from typing import Any
 from tilewise.attention import cached_plan, infos
 from tilewise.choose.plan import Plan, make_plan
 from tilewise.errors import InvalidInput
-from tilewise.frameworks.detect import detect
+from tilewise.frameworks.detect import detect, entry
 from tilewise.spec import validate
 from tilewise.spec.attention_spec import Window
 from tilewise.spec.problem import PagedOperands
@@ -15,6 +15,7 @@ from tilewise.spec.problem import PagedOperands
 Array = Any
 
 
+@entry
 def ragged_paged_attention(
     q: Array,
     kv_pages: Array | tuple[Array, Array],
@@ -65,8 +66,10 @@ def ragged_paged_attention(
     adapter = detect(q)
     k_pages, v_pages = split_pages(kv_pages)
     k_scale, v_scale = (_scale_array(adapter, q, scale) for scale in (k_scale, v_scale))
-    operands = PagedOperands(
-        q, k_pages, v_pages, kv_lens, page_indices, cu_q_lens, num_seqs, sinks, k_scale, v_scale, draft_mask
+    operands = adapter.convert(
+        PagedOperands(
+            q, k_pages, v_pages, kv_lens, page_indices, cu_q_lens, num_seqs, sinks, k_scale, v_scale, draft_mask
+        )
     )
 
     def judge() -> Plan:
@@ -86,6 +89,7 @@ def ragged_paged_attention(
     return (out, lse) if return_lse else out
 
 
+@entry
 def append_to_pages(
     kv_pages: Array | tuple[Array, Array],
     k: Array,

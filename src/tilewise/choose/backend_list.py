@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 
@@ -12,6 +13,7 @@ MODULES = {
 FUSED = tuple(name for name in MODULES if name != "composed")
 
 
+@cache
 def load(name: str) -> ModuleType:
     """The backend module; imported when first asked for."""
     return import_module(MODULES[name])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from tilewise.choose import backend_list, tiles
 from tilewise.errors import InvalidInput, SlowPathWarning, Unsupported
 from tilewise.spec.attention_spec import AttentionSpec
-from tilewise.spec.problem import PagedProblem, Problem
+from tilewise.spec.problem import ArrayInfo, PagedProblem, Problem
 
 AnyProblem = Problem | PagedProblem
 
@@ -87,7 +88,8 @@ def make_plan(spec: AttentionSpec, problem: AnyProblem, backend: str | None = No
     if backend is not None:
         raise Unsupported(f"No backend of {backend!r} takes this call ({what}):", tuple(reasons))
     lines = "\n".join(f"  {name}: {reason}" for name, reason in reasons)
-    warnings.warn(f"Running as plain array code ({what}), because:\n{lines}", SlowPathWarning, stacklevel=4)
+    if problem.device != "meta":  # nothing runs there
+        warnings.warn(f"Running as plain array code ({what}), because:\n{lines}", SlowPathWarning, stacklevel=7)
     return Plan(spec, problem, "composed")
 
 
@@ -96,3 +98,23 @@ def with_gradients(plan: Plan) -> Plan:
     if plan.problem.needs_grad:
         return plan
     return make_plan(plan.spec, replace(plan.problem, needs_grad=True), plan.backend)
+
+
+@lru_cache(maxsize=4096)
+def to_text(plan: Plan) -> str:
+    """A plan as text, for graphs and files that outlive this process."""
+    return json.dumps([asdict(plan.spec), plan.problem.form, asdict(plan.problem), plan.backend])
+
+
+@lru_cache(maxsize=4096)
+def from_text(text: str) -> Plan:
+    """The plan that to_text() wrote; tiles are chosen anew."""
+    spec, form, sizes, backend = json.loads(text)
+    spec["window"] = tuple(spec["window"])
+    if form not in ("dense", "packed"):
+        return make_plan(AttentionSpec(**spec), PagedProblem(**sizes), backend)
+    for name in ("bias", "mask"):
+        if sizes[name] is not None:
+            shape, dtype, device = sizes[name]
+            sizes[name] = ArrayInfo(tuple(shape), dtype, device)
+    return make_plan(AttentionSpec(**spec), Problem(**sizes), backend)

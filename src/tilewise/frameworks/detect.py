@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from tilewise.errors import InvalidInput
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Root package of an array's type -> adapter module.
 ADAPTERS = {
@@ -15,21 +20,46 @@ ADAPTERS = {
     "jaxlib": "tilewise.frameworks.jax_adapter",
     "mlx": "tilewise.frameworks.mlx_adapter",
 }
+ENTRIES: list[Callable[..., Any]] = []  # the functions behind the public ones
 _adapters: dict[type, Any] = {}
 
 
 def detect(x: Any) -> Any:
     """The adapter of an array; InvalidInput if no framework that tilewise knows made it."""
     adapter = _adapters.get(type(x))
-    return adapter if adapter is not None else _look_up(x)
+    return adapter if adapter is not None else _look_up(type(x))
 
 
-def _look_up(x: Any) -> Any:
-    for kind in type(x).__mro__:
-        root = kind.__module__.partition(".")[0]
+def entry(function: Callable[P, R]) -> Callable[P, R]:
+    """A public function of arrays. Its adapter is met before it runs, so that a compiler can be told of `function`."""
+
+    @wraps(function)
+    def public(*args: P.args, **kwargs: P.kwargs) -> R:
+        first: Any = args[0] if args else next(iter(kwargs.values()), None)
+        while isinstance(first, (tuple, list)) and first:
+            first = first[0]
+        _announce(type(first))
+        return function(*args, **kwargs)
+
+    ENTRIES.append(function)
+    return public
+
+
+def _announce(kind: type) -> None:
+    adapter = _adapters.get(kind)
+    (adapter if adapter is not None else _look_up(kind)).announce()
+
+
+# torch.compile runs what is marked so while it traces, in place of tracing it.
+_announce._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _look_up(kind: type) -> Any:
+    for base in kind.__mro__:
+        root = base.__module__.partition(".")[0]
         if root in ADAPTERS:
             adapter = import_module(ADAPTERS[root]).adapter
-            _adapters[type(x)] = adapter
+            _adapters[kind] = adapter
             return adapter
-    name = f"{type(x).__module__}.{type(x).__qualname__}"
+    name = f"{kind.__module__}.{kind.__qualname__}"
     raise InvalidInput(f"the first array must be of NumPy, PyTorch, JAX or MLX, but is a {name}.")

@@ -69,6 +69,9 @@ class NumpyNamespace:
     def stack(self, xs: list[Any], axis: int) -> np.ndarray:
         return np.stack(xs, axis)
 
+    def broadcast(self, x: Any, shape: tuple[int, ...]) -> np.ndarray:
+        return np.broadcast_to(x, shape)
+
     def known_true(self, x: Any) -> bool:
         return bool(x.all())
 
@@ -85,6 +88,12 @@ class NumpyAdapter:
 
     name = "numpy"
     namespace = NumpyNamespace()
+
+    def announce(self) -> None:
+        pass
+
+    def convert(self, operands: Any) -> Any:
+        return operands
 
     def info(self, name: str, x: Any) -> ArrayInfo:
         if not isinstance(x, np.ndarray | np.generic):

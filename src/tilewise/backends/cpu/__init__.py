@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -47,8 +48,13 @@ def append(plan: Plan, operands: PagedOperands, k: Any, v: Any) -> tuple[Any, An
 
 def merge(framework: str, states: list[tuple[Any, Any]]) -> tuple[Any, Any]:
     """The state of the union of the states' keys."""
-    return import_module(f"tilewise.backends.cpu.launch_{framework}").merge(states)
+    return _launcher(framework).merge(states)
 
 
 def _launch(plan: Plan) -> ModuleType:
-    return import_module(f"tilewise.backends.cpu.launch_{plan.problem.framework}")
+    return _launcher(plan.problem.framework)
+
+
+@cache
+def _launcher(framework: str) -> ModuleType:
+    return import_module(f"tilewise.backends.cpu.launch_{framework}")
