@@ -31,16 +31,15 @@ def key_range(query: int, q_len: int, kv_len: int, window: Window) -> range:
 
 def tile(queries: range, keys: range, q_len: int, kv_len: int, window: Window) -> Tile:
     """Class of the tile queries x keys; rows past q_len and keys past kv_len are invisible."""
-    if not queries or not keys:
+    rows = range(queries.start, min(queries.stop, q_len))
+    if not rows or not keys:
         return Tile.EMPTY
-    seen = 0
-    for query in queries:
-        if query < q_len:
-            visible = key_range(query, q_len, kv_len, window)
-            seen += max(0, min(keys.stop, visible.stop) - max(keys.start, visible.start))
-    if seen == 0:
+    # From row to row both ends move right by at most one, so the first and the last row decide.
+    first, last = (key_range(row, q_len, kv_len, window) for row in (rows[0], rows[-1]))
+    if max(keys.start, first.start) >= min(keys.stop, last.stop):
         return Tile.EMPTY
-    return Tile.FULL if seen == len(queries) * len(keys) else Tile.PARTIAL
+    full = len(rows) == len(queries) and last.start <= keys.start and keys.stop <= first.stop
+    return Tile.FULL if full else Tile.PARTIAL
 
 
 def tile_map(spec: AttentionSpec, q_len: int, kv_len: int, rows: int, columns: int) -> list[list[Tile]]:
