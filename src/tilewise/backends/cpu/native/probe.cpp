@@ -17,8 +17,10 @@ double since(Clock::time_point start) { return std::chrono::duration<double>(Clo
 template <class Unit> double chains(double seconds) {
   constexpr int kChains = 12, kRounds = 4096;
   f32v acc[kChains];
-  u32v a = (u32v)splat(1.0f), b = (u32v)splat(1e-9f);
-  TW_UNROLL(12) for (int i = 0; i < kChains; i++) acc[i] = splat(0.0f);
+  const float one = 1.0f, small = 1e-9f;
+  using Words = decltype(Unit::load(nullptr));
+  Words a = (Words)splat(one), b = (Words)splat(small);
+  TW_UNROLL(12) for (int i = 0; i < kChains; i++) acc[i] = splat(static_cast<float>(i));  // unlike chains, or they become one
   double done = 0, best = 0;
   const auto start = Clock::now();
   while (since(start) < seconds) {
