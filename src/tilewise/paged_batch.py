@@ -88,7 +88,9 @@ class PagedBatch:
     def mark_copied(self) -> None:
         """Say that the copies have been made. Refused the second time."""
         if self._applied:
-            raise InvalidInput("the page copies of this batch were already applied: pass the pools of all layers at once")
+            raise InvalidInput(
+                "the page copies of this batch were already applied: pass the pools of all layers at once"
+            )
         self._applied = True
 
 
