@@ -1,0 +1,1 @@
+"""What is measured: one file a work, with TITLE, cases(settings) and measure(case, settings) -> Row."""

@@ -1,0 +1,5 @@
+"""python -m tilewise.cli."""
+
+from tilewise.cli import main
+
+main()
