@@ -83,6 +83,10 @@ class NumpyNamespace:
         return x
 
 
+# What may not be looked at may be NaN or infinite: plain array code meets it, and does not use it.
+_quiet = np.errstate(all="ignore")
+
+
 class NumpyAdapter:
     """framework_protocol.Adapter for NumPy."""
 
@@ -106,21 +110,26 @@ class NumpyAdapter:
     def needs_grad(self, *arrays: Any) -> bool:
         return False
 
+    @_quiet
     def run(self, plan: Plan, operands: Operands) -> tuple[Any, Any]:
         return backend_list.load(plan.backend).forward(plan, operands)
 
+    @_quiet
     def run_backward(
         self, plan: Plan, operands: Operands, out: Any, lse: Any, dout: Any, dlse: Any | None
     ) -> Gradients:
         wanted = Gradients(True, True, True, operands.bias is not None, operands.sinks is not None)
         return backend_list.load(plan.backend).backward(plan, operands, out, lse, dout, dlse, wanted)
 
+    @_quiet
     def run_paged(self, plan: Plan, operands: PagedOperands) -> tuple[Any, Any]:
         return backend_list.load(plan.backend).paged(plan, operands)
 
+    @_quiet
     def run_append(self, plan: Plan, operands: PagedOperands, k: Any, v: Any) -> tuple[Any, Any | None]:
         return backend_list.load(plan.backend).append(plan, operands, k, v)
 
+    @_quiet
     def run_merge(self, states: list[tuple[Any, Any]]) -> tuple[Any, Any]:
         cpu = backend_list.load("cpu")
         return merge_reference.merge(self.namespace, states) if cpu.missing() else cpu.merge("numpy", states)

@@ -50,6 +50,25 @@ class Problem:
         """Query heads that share a kv head."""
         return self.q_heads // self.kv_heads
 
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """Shape of out, in the layout of q."""
+        if self.form == "packed":
+            return (self.q_len, self.q_heads, self.v_dim)
+        rows = (self.q_len, self.q_heads) if self.layout == "bthd" else (self.q_heads, self.q_len)
+        return (self.batch, *rows, self.v_dim)
+
+    @property
+    def lse_shape(self) -> tuple[int, ...]:
+        """[B, H, T] or [H, tokens]."""
+        shape = (self.batch, self.q_heads, self.q_len)
+        return shape if self.form == "dense" else shape[1:]
+
+    @property
+    def real(self) -> str:
+        """The dtype of lse, and of what the kernels accumulate."""
+        return "float64" if self.dtype == "float64" else "float32"
+
     def describe(self) -> str:
         """One line for people."""
         sizes = f"B{self.batch} T{self.q_len} S{self.kv_len} H{self.q_heads}/{self.kv_heads} D{self.qk_dim}"
@@ -84,6 +103,21 @@ class PagedProblem:
     def group(self) -> int:
         """Query heads that share a kv head."""
         return self.q_heads // self.kv_heads
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """Shape of out."""
+        return (self.max_tokens, self.q_heads, self.v_dim)
+
+    @property
+    def lse_shape(self) -> tuple[int, ...]:
+        """[H, max_tokens]."""
+        return (self.q_heads, self.max_tokens)
+
+    @property
+    def real(self) -> str:
+        """The dtype of lse."""
+        return "float64" if self.dtype == "float64" else "float32"
 
     def describe(self) -> str:
         """One line for people."""

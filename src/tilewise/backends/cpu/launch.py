@@ -50,11 +50,20 @@ def dense_call(plan: Plan, strides: tuple[int, ...], bias_dtype: str) -> Any:
     )
 
 
+def plain_call(plan: Plan, *strides: tuple[int, ...]) -> Any:
+    """The native call of a dense plan with q, k and v alone (strides given); out and lse are contiguous."""
+    p = plan.problem
+    sizes = p.out_shape
+    out = (sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1)
+    flat = [s for each in (*strides, out) for s in _bht(p, each)]
+    return dense_call(plan, (*flat, p.q_heads * p.q_len, p.q_len, 1, *[0] * 8, 0, 1, 0, 1), "float32")
+
+
 def forward(access: Access, plan: Plan, operands: Operands) -> tuple[Array, Array]:
     """(out, lse) of a dense or packed call."""
     p = plan.problem
-    out = access.empty(_out_shape(p), p.dtype)
-    lse = access.empty(_lse_shape(p), real(p.dtype))
+    out = access.empty(p.out_shape, p.dtype)
+    lse = access.empty(p.lse_shape, p.real)
     ready = _ready(access, p, operands)
     call, addresses = _bind(access, plan, ready, out, lse)
     _judge_dense(call.forward(addresses, access.address(out), access.address(lse)), p, operands)
@@ -89,8 +98,8 @@ def backward(access: Access, plan: Plan, operands: Operands, out: Array, lse: Ar
 def paged(access: Access, plan: Plan, operands: PagedOperands) -> tuple[Array, Array]:
     """(out, lse) of a paged call."""
     p = plan.problem
-    out = access.empty((p.max_tokens, p.q_heads, p.v_dim), p.dtype)
-    lse = access.empty((p.q_heads, p.max_tokens), real(p.dtype))
+    out = access.empty(p.out_shape, p.dtype)
+    lse = access.empty(p.lse_shape, p.real)
     q = access.rows(operands.q)
     draft = None if operands.draft_mask is None else access.rows(operands.draft_mask)
     sinks = None if operands.sinks is None else access.dense(operands.sinks, real(p.dtype))
@@ -224,7 +233,11 @@ def _token_strides(access: Access, p: Problem, x: Array | None) -> list[int]:
         return [0, 0, 0]
     if p.form == "packed":
         return _packed_strides(access, x)
-    b, first, second, _ = access.strides(x)
+    return _bht(p, access.strides(x))
+
+
+def _bht(p: Problem, strides: tuple[int, ...]) -> list[int]:
+    b, first, second, _ = strides
     return [b, second, first] if p.layout == "bthd" else [b, first, second]
 
 
@@ -250,16 +263,6 @@ def _pair_strides(access: Access, x: Array | None) -> list[int]:
     if x is None:
         return [0, 0, 0, 0]
     return [0 if size == 1 else stride for size, stride in zip(x.shape, access.strides(x))]
-
-
-def _out_shape(p: Problem) -> tuple[int, ...]:
-    if p.form == "packed":
-        return (p.q_len, p.q_heads, p.v_dim)
-    return (p.batch, *((p.q_len, p.q_heads) if p.layout == "bthd" else (p.q_heads, p.q_len)), p.v_dim)
-
-
-def _lse_shape(p: Problem) -> tuple[int, ...]:
-    return (p.q_heads, p.q_len) if p.form == "packed" else (p.batch, p.q_heads, p.q_len)
 
 
 def _judge_dense(error: int, p: Problem, o: Operands) -> None:
