@@ -1,4 +1,4 @@
-// One pass over out and dout before the products: what each row brings (lse in base 2, delta), and the gradient of the sinks.
+// One pass over out and dout before the products: what each row brings (lse, delta), and the gradient of the sinks.
 //   delta = rowsum(dout * out) - dlse        dsink = sum over rows of exp(sink - lse) * -delta
 // A row that owns no weight (lse = -inf) is absent: lse +inf makes its p 0, and whatever its dout holds is not read.
 #pragma once
@@ -64,7 +64,7 @@ double row_terms(const BackwardArguments& b, const Sequence& s, int64_t head, Ra
     }
     // A lse of +inf comes from a visible +inf: the row is NaN, not absent.
     to.lse[base + i] = absent ? std::numeric_limits<real>::infinity()
-                     : std::isinf(lse) ? std::numeric_limits<real>::quiet_NaN() : lse * static_cast<real>(kLog2e);
+                     : std::isinf(lse) ? std::numeric_limits<real>::quiet_NaN() : lse;
     to.delta[base + i] = delta;
   }
   return dsink;

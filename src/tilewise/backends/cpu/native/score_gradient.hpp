@@ -10,7 +10,7 @@ template <class U> using Integer = std::remove_reference_t<decltype(typename Vec
 
 // What a query block brings: one value a query, padded with absent rows.
 template <class U> struct RowTerms {
-  const typename U::real* lse;           // times log2(e); +inf: the row is absent, its p is 0
+  const typename U::real* lse;           // +inf: the row is absent, its p is 0
   const typename U::real* delta;
   const typename U::real* scaled_delta;  // delta * scale
 };
@@ -54,18 +54,23 @@ template <class V> TW_INLINE V lane_numbers() {
   return v;
 }
 
-constexpr double kLog2e = 1.4426950408889634;
+// e^x of a difference x = s - lse, which is small where p is not: so the change of base rounds little.
+TW_INLINE f32v exp_of(f32v x) { return exp2v(x * splat(1.44269504f)); }
+TW_INLINE f64v exp_of(f64v x) {
+  TW_UNROLL(8) for (int i = 0; i < kLanes / 2; i++) x[i] = std::exp(x[i]);
+  return x;
+}
 
 // Everything is visible and nothing is added: the usual tile.
 template <class U>
 TW_NOINLINE void plain_score_gradient(const Chunk<U>& c, int64_t rows, int64_t from, int64_t to, RowTerms<U> terms, double scale) {
   using real = typename U::real;
-  const auto log2_scale = splat(static_cast<real>(scale * kLog2e)), plain_scale = splat(static_cast<real>(scale));
+  const auto by_scale = splat(static_cast<real>(scale));
   for (int64_t r = 0; r < rows; r++) {
     const std::ptrdiff_t row = r * c.ld;
     TW_UNROLL(2) for (int64_t i = from; i < to; i += kUnitLanes<U>) {
-      const auto p = exp2v(load(c.s + row + i) * log2_scale - load(terms.lse + i));
-      const auto ds = p * (load(c.dp + row + i) * plain_scale - load(terms.scaled_delta + i));
+      const auto p = exp_of(load(c.s + row + i) * by_scale - load(terms.lse + i));
+      const auto ds = p * (load(c.dp + row + i) * by_scale - load(terms.scaled_delta + i));
       store(c.p + row + i, p);
       store(c.ds + row + i, ds);
     }
@@ -79,9 +84,8 @@ TW_NOINLINE void score_gradient(const Chunk<U>& c, int64_t rows, int64_t from, i
   using real = typename U::real;
   using V = Vector<U>;
   using I = typename VectorOf<real>::integer;
-  const V by_scale = splat(static_cast<real>(scale)), log2e = splat(static_cast<real>(kLog2e));
+  const V by_scale = splat(static_cast<real>(scale));
   const V cap = splat(static_cast<real>(softcap)), by_cap = splat(static_cast<real>(softcap > 0 ? scale / softcap : 0.0));
-  const V log2_scale = splat(static_cast<real>(scale * kLog2e));
   const I lane = lane_numbers<I>();
   const auto clamp = [&](int64_t i) { return static_cast<Integer<U>>(i < from ? from : i > to ? to : i); };
   for (int64_t r = 0; r < rows; r++) {
@@ -93,11 +97,10 @@ TW_NOINLINE void score_gradient(const Chunk<U>& c, int64_t rows, int64_t from, i
       if (softcap > 0) {
         V t, slope;
         tanh_and_slope(s * by_cap, t, slope);
-        x = t * cap;
         factor *= slope;
-        x = (c.bias ? x + load(c.bias + row + i) : x) * log2e;
+        x = (c.bias ? t * cap + load(c.bias + row + i) : t * cap) - load(terms.lse + i);
       } else {
-        x = c.bias ? (s * by_scale + load(c.bias + row + i)) * log2e : s * log2_scale;
+        x = (c.bias ? s * by_scale + load(c.bias + row + i) : s * by_scale) - load(terms.lse + i);
       }
       I visible;
       if (c.keep) {
@@ -106,7 +109,7 @@ TW_NOINLINE void score_gradient(const Chunk<U>& c, int64_t rows, int64_t from, i
         const I at = lane + static_cast<Integer<U>>(i);
         visible = (at >= first) & (at < last);
       }
-      const V p = visible ? exp2v(x - load(terms.lse + i)) : V{};
+      const V p = visible ? exp_of(x) : V{};
       const V g = visible ? p * (load(c.dp + row + i) - load(terms.delta + i)) : V{};
       store(c.p + row + i, p);
       store(c.ds + row + i, visible ? g * factor : V{});
