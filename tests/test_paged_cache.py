@@ -318,7 +318,7 @@ class CacheMachine(RuleBasedStateMachine):
         if not hasattr(self, "cache"):
             return
         held = Counter(page for i in self.texts for page in self.cache.pages(i))
-        reserved = Counter(page for s in self.cache._sequences.values() for page in s.reserved)
+        reserved = Counter(page for i in self.texts for page in self.cache.reserved_pages(i))
         assert set(self.cache.sequence_ids) == set(self.texts)
         assert not set(reserved) & set(held)
         assert all(n == 1 for n in reserved.values())

@@ -88,6 +88,10 @@ class PagedCache:
         """The pages that hold the sequence's tokens, in order."""
         return tuple(self._find(sequence_id).pages)
 
+    def reserved_pages(self, sequence_id: int) -> tuple[int, ...]:
+        """The pages set aside for the sequence, nothing in them yet."""
+        return tuple(self._find(sequence_id).reserved)
+
     def references(self, page: int) -> int:
         """How many sequences hold this page; 0 is free."""
         if not 0 <= page < self.num_pages:

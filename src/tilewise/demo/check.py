@@ -51,8 +51,8 @@ def check_answer(llama: Llama, prefix: Sequence[int], request: Request) -> Check
     """Compare a finished request with one dense pass over prefix + prompt + answer.
 
     Causality makes that pass equal to generating token by token: row t sees only what stood before t. So a greedy
-    dense run writes the same answer iff its best token after each beginning of the answer is the next one served. After a
-    difference the comparison goes on from the served text, which makes the rate of agreement meaningful.
+    dense run writes the same answer iff its best token after each beginning of the answer is the next one served.
+    After a difference the comparison goes on from the served text, so the rate of agreement means something.
     """
     text = [*prefix, *request.prompt, *request.answer[:-1]]
     rows = slice(len(text) - len(request.answer), None)  # the rows that predict the answer
