@@ -111,7 +111,7 @@ class NumpyAdapter:
         return False
 
     @_quiet
-    def run(self, plan: Plan, operands: Operands) -> tuple[Any, Any]:
+    def run(self, plan: Plan, operands: Operands, need_lse: bool = True) -> tuple[Any, Any]:
         return backend_list.load(plan.backend).forward(plan, operands)
 
     @_quiet

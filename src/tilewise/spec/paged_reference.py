@@ -172,7 +172,10 @@ def _draft_pairs(
     keys = problem.pages_per_seq * problem.page_size if traced else kv_len
     first_new = (kv_len - q_len)[:, None] if traced else kv_len - q_len
     new = xp.arange(keys)[None] - first_new
-    column = xp.clip(new, 0, max(problem.max_new - 1, 0))
+    if problem.max_new == 0:
+        old = xp.reshape(new < 0, (-1, 1, 1, keys))
+        return old & xp.full((token.shape[0], 1, tokens, 1), True)
+    column = xp.clip(new, 0, problem.max_new - 1)
     flat = xp.reshape(operands.draft_mask, (-1,))
     rows = xp.clip(token, 0, max(problem.max_tokens - 1, 0))
     seen = xp.take(flat, rows[:, :, None] * problem.max_new + column[:, None, :])

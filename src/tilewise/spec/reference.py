@@ -32,6 +32,14 @@ class Rows(NamedTuple):
     owned: Array  # [B, 1, 1, T, 1] does the row belong to a sequence?
     p_sink: Array | None  # [B, K, G, T, 1]
     slope: Array | None  # derivative of the soft cap at each score
+    s: Array  # logits, -inf where not visible
+    sink: Array | None  # [B, K, G, T, 1] or broadcastable to it
+
+    def from_lse(self, xp: Any, lse: Array) -> Rows:
+        """The same with the weights exp(logit - lse), as a kernel has them that kept no weights."""
+        lse = xp.where(lse == -xp.inf, xp.inf, lse)
+        p = xp.where(self.visible, xp.exp(self.s - lse), 0.0)
+        return self._replace(p=p, p_sink=None if self.sink is None else xp.exp(self.sink - lse))
 
 
 def forward(
@@ -39,7 +47,8 @@ def forward(
 ) -> tuple[Array, Array]:
     """(out in q's layout and dtype, lse [B, H, T] or [H, tokens]).
 
-    rounded: applied to scores, weights and out: the plain low-precision computation of testing/tolerance.py.
+    rounded: applied to the softmax weights: the plain low-precision computation of testing/oracle.py. Scores stay as
+        they are, in every kernel too: q.k may pass the largest float16.
     """
     q, k, v = _heads_apart(xp, problem, operands)
     out, lse, _ = _forward(xp, spec, problem, operands, q, k, v, rounded)
@@ -48,11 +57,18 @@ def forward(
 
 def backward(
     xp: Any, spec: AttentionSpec, problem: Problem, operands: Operands, dout: Array, dlse: Array | None,
-    rounded: Rounding = exact,
+    rounded: Rounding = exact, stored: tuple[Array, Array | None] | None = None,
 ) -> Gradients:  # fmt: skip
-    """Gradients of sum(out * dout) + sum(lse * dlse), each in its input's dtype and layout."""
+    """Gradients of sum(out * dout) + sum(lse * dlse), each in its input's dtype and layout.
+
+    stored: (out, lse) of the forward call: the weights are then exp(s - lse) and `out` is not computed anew, as in a
+        kernel, with what rounding them costs. (out, None): the weights stay exact. None: all from scratch.
+    """
     q, k, v = _heads_apart(xp, problem, operands)
-    out, _, rows = _forward(xp, spec, problem, operands, q, k, v, rounded)
+    out, lse, rows = _forward(xp, spec, problem, operands, q, k, v, rounded)
+    if stored is not None:
+        out = xp.cast(_split(xp, problem, stored[0], problem.q_heads), xp.real(problem.dtype))
+        rows = rows if stored[1] is None else rows.from_lse(xp, xp.reshape(stored[1], lse.shape))
     g = xp.where(rows.sees, xp.cast(_split(xp, problem, dout, problem.q_heads), xp.real(problem.dtype)), 0.0)
     delta = xp.sum(g * xp.where(rows.sees, out, 0.0), -1)
     if dlse is not None:
@@ -113,7 +129,7 @@ def _forward(xp: Any, spec: AttentionSpec, problem: Problem, operands: Operands,
              rounded: Rounding) -> tuple[Array, Array, Rows]:  # fmt: skip
     real = xp.real(problem.dtype)
     visible, owned = visibility(xp, spec, problem, operands)
-    s = rounded(_scores(xp, q, k)) * spec.scale
+    s = _scores(xp, q, k) * spec.scale
     slope = None
     if spec.softcap is not None:
         t = xp.tanh(s / spec.softcap)
@@ -137,11 +153,12 @@ def _forward(xp: Any, spec: AttentionSpec, problem: Problem, operands: Operands,
         l = l + p_sink
     some = (l > 0) | (l != l)
     safe_l = xp.where(some, l, 1.0)
-    p = p / safe_l
+    p = xp.where(visible, p / safe_l, 0.0)  # a row whose sum is NaN is NaN only where it sees
     out = _seen_product(xp, rounded(p), visible, v)
     out = xp.where(sees, out, 0.0)
     lse = xp.where(some, finite_m + xp.log(safe_l), -xp.inf)
-    return out, lse, Rows(p, visible, sees, owned, None if p_sink is None else p_sink / safe_l, slope)
+    p_sink = None if p_sink is None else p_sink / safe_l
+    return out, lse, Rows(p, visible, sees, owned, p_sink, slope, s, sink)
 
 
 def _seen_product(xp: Any, weights: Array, visible: Array, values: Array) -> Array:

@@ -89,7 +89,12 @@ class _Call:
             raise self.refuse(f"softcap must be positive (None for no cap), but is {number}")
         return number
 
-    def window(self, causal: object, window: object) -> Window:
+    def window(self, causal: object, window: object, q_len: int, kv_len: int) -> Window:
+        """(left, right); a side that hides nothing in a context of this size is open, however wide it was."""
+        left, right = self._sides(causal, window)
+        return (None if left is not None and left >= kv_len else left, None if right and right >= q_len else right)
+
+    def _sides(self, causal: object, window: object) -> Window:
         if not isinstance(causal, bool):
             raise self.refuse(f"causal must be True or False, but is {causal!r}")
         if window is None:
@@ -160,9 +165,9 @@ def attention(given: Given, *, framework: str, needs_grad: bool, causal: object,
         call.dtype(name, INTEGERS)
     device = call.same_device()
     spec = AttentionSpec(
-        scale=call.scale(scale, qk_dim), window=call.window(causal, window), softcap=call.softcap(softcap),
-        bias="bias" in call, mask="mask" in call, sinks="sinks" in call, segments="q_segment_ids" in call,
-        q_lens="q_lens" in call, kv_lens="kv_lens" in call,
+        scale=call.scale(scale, qk_dim), window=call.window(causal, window, q_len, kv_len),
+        softcap=call.softcap(softcap), bias="bias" in call, mask="mask" in call, sinks="sinks" in call,
+        segments="q_segment_ids" in call, q_lens="q_lens" in call, kv_lens="kv_lens" in call,
     )  # fmt: skip
     problem = Problem(
         "dense", batch, q_len, kv_len, q_heads, kv_heads, qk_dim, v_dim, call["q"].dtype, device, framework,
@@ -197,8 +202,8 @@ def attention_packed(given: Given, *, framework: str, needs_grad: bool, causal: 
         call.dtype(name, INTEGERS)
     device = call.same_device()
     spec = AttentionSpec(
-        scale=call.scale(scale, qk_dim), window=call.window(causal, window), softcap=call.softcap(softcap),
-        sinks="sinks" in call,
+        scale=call.scale(scale, qk_dim), window=call.window(causal, window, q_len, kv_len),
+        softcap=call.softcap(softcap), sinks="sinks" in call,
     )  # fmt: skip
     problem = Problem(
         "packed", sizes[0] - 1, q_len, kv_len, q_heads, kv_heads, qk_dim, v_dim, call["q"].dtype, device, framework,
@@ -223,7 +228,7 @@ def ragged_paged_attention(given: Given, *, framework: str, causal: object, wind
     max_seqs, pages_per_seq = _page_batch(call, max_tokens, page_size)
     if not isinstance(batch_invariant, bool):
         raise call.refuse(f"batch_invariant must be True or False, but is {batch_invariant!r}")
-    left, right = call.window(causal, window)
+    left, right = call.window(causal, window, max_tokens, pages_per_seq * page_size)
     max_new = 0
     if "draft_mask" in call:
         call.dtype("draft_mask", ("bool",))

@@ -1,0 +1,218 @@
+"""Cases of dense attention that show its meaning: positions, windows, masks, bias, segments, sinks, empty rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewise.testing.case import DenseCase
+
+
+def dense(name: str, says: str, *reports: str, tags: str = "", **fields: Any) -> DenseCase:
+    """A case of attention()."""
+    return DenseCase(name=name, says=says, reports=reports, tags=frozenset(tags.split()), **fields)
+
+
+POSITIONS = [
+    dense("positions/square", "as many queries as keys: query i sees keys 0..i", "R060", "R080",
+          tags="smoke every", q_len=7, kv_len=7, causal=True),
+    dense("positions/fewer queries", "the last query stands at the last key", "R001", "R021", "R024", "R246", "R271",
+          tags="smoke every", q_len=2, kv_len=5, causal=True),
+    dense("positions/more queries", "the first T - S rows see nothing: exact zeros", "R002", "R245", "R271",
+          tags="smoke every", q_len=5, kv_len=2, causal=True),
+    dense("positions/one query", "a causal query alone sees every key", "R022", "R032", "R272",
+          tags="smoke", q_len=1, kv_len=16, causal=True),
+    dense("positions/not causal", "lengths differ, all pairs are visible", "R024", "R025", "R080", q_len=11, kv_len=4),
+    dense("positions/chunk", "a chunk of queries over a long context", "R261", "R302", q_len=9, kv_len=130,
+          causal=True),
+    dense("positions/many more queries", "rows without a key fill whole tiles", "R002", "R004",
+          tags="smoke", q_len=210, kv_len=40, causal=True),
+    dense("positions/across tiles", "the diagonal crosses tiles at an odd place", tags="smoke", q_len=133, kv_len=301,
+          causal=True, batch=1),
+    dense("lengths/both", "the valid parts are aligned, as in a right-padded training batch", "R017", "R044",
+          tags="smoke every", batch=3, q_len=6, kv_len=9, q_lens=(6, 3, 1), kv_lens=(9, 4, 6), causal=True),
+    dense("lengths/keys", "keys past kv_len are never seen", "R017", "R047", tags="every", batch=3,
+          kv_lens=(1, 9, 5)),
+    dense("lengths/queries", "rows past q_len are 0 with lse -inf", batch=3, q_lens=(1, 6, 4), causal=True),
+    dense("lengths/zero", "a sequence without keys, one without queries, one without either", "R173", "R177", "R153",
+          tags="smoke every", batch=4, q_lens=(6, 0, 0, 3), kv_lens=(0, 9, 0, 5), causal=True),
+    dense("lengths/more queries than keys", "a short context under a long question", "R004", batch=2,
+          q_lens=(6, 5), kv_lens=(2, 1), causal=True),
+    dense("lengths/long", "lengths that end within tiles", "R046", "R047", batch=3, q_len=70, kv_len=140,
+          q_lens=(65, 70, 1), kv_lens=(129, 64, 140), causal=True),
+    dense("lengths/int64", "lengths may be int64", batch=2, q_lens=(6, 3), kv_lens=(9, 4), causal=True, ints="int64"),
+    dense("lengths/window and sinks", "lengths, window, sinks and bias at once", tags="every", batch=2, q_lens=(5, 2),
+          kv_lens=(8, 3), window=(2, 0), sinks=True, bias="1hts"),
+]  # fmt: skip
+
+WINDOWS = [
+    dense("window/tokens", "(W - 1, 0) is a window of W tokens, the query's own included", "R006", "R023", "R249",
+          tags="smoke every", q_len=8, kv_len=8, window=(2, 0)),
+    dense("window/both sides", "both sides are inclusive", "R251", tags="smoke every", q_len=8, kv_len=11, window=(2,
+          1)),
+    dense("window/left", "the right side is open", q_len=8, kv_len=8, window=(3, None)),
+    dense("window/right", "the left side is open", "R274", q_len=8, kv_len=8, window=(None, 2)),
+    dense("window/own key", "(0, 0) sees one key", q_len=8, kv_len=9, window=(0, 0)),
+    dense("window/causal wins", "causal closes the right side of a window", q_len=8, kv_len=8, window=(3, 4),
+          causal=True),
+    dense("window/as wide as the context", "(S, 0) is plain causal", "R031", "R250", q_len=9, kv_len=9, window=(9, 0)),
+    dense("window/exactly the context", "(S - 1, 0) is plain causal", "R250", q_len=9, kv_len=9, window=(8, 0)),
+    dense("window/wider than the context", "a huge window is none", "R014", "R031", tags="every", q_len=5, kv_len=9,
+          window=(2**31 - 1, 0)),
+    dense("window/wide on both sides", "huge on both sides: all pairs", "R014", q_len=5, kv_len=9,
+          window=(2**40, 2**40)),
+    dense("window/misses all keys", "early rows stand before the first key and see nothing", "R251", tags="smoke",
+          q_len=12, kv_len=4, window=(1, 1)),
+    dense("window/partly covered blocks", "keys outside the window within a visited block are masked", "R007", "R008",
+          tags="smoke", batch=1, q_len=300, kv_len=700, window=(255, 0), widths=(8, 8), heads=(2, 1)),
+    dense("window/starts inside a block", "the first visited block is not block 0", "R008", batch=1, q_len=3,
+          kv_len=600, window=(99, 0), heads=(2, 1)),
+    dense("window/both sides, long", "a centred window over many tiles", "R251", batch=1, q_len=129, kv_len=257,
+          window=(32, 64), heads=(2, 1)),
+    dense("window/positions past int16", "positions pass 32767", "R009", batch=1, q_len=3, kv_len=33000,
+          window=(511, 0), heads=(1, 1), widths=(4, 4)),
+    dense("window/decode", "one query under a window", "R023", q_len=1, kv_len=1025, window=(511, 0), heads=(4, 1),
+          widths=(8, 8)),
+    dense("window/with segments", "(same document) and (window)", "R028", q_len=20, kv_len=20, window=(4, 2),
+          segments="documents"),
+]  # fmt: skip
+
+MASKS = [
+    dense(f"mask/{mask}", "a bool mask broadcasts over its axes of size 1", "R016", "R197", "R300",
+          tags="every smoke" if mask in ("bhts", "11ts") else "", mask=mask, batch=2)
+    for mask in ("bhts", "b1ts", "1hts", "11ts", "b11s", "111s", "1h1s", "bh1s", "11t1", "1111")
+] + [
+    dense("mask/dead rows", "a row that keeps nothing: out 0, lse -inf, gradients 0", "R123", "R126", "R145", "R156",
+          "R157", tags="smoke every", mask="b1ts", mask_values="dead rows"),
+    dense("mask/nothing", "no pair is kept", "R123", mask="11ts", mask_values="nothing"),
+    dense("mask/everything", "the same as no mask", mask="11ts", mask_values="everything", causal=True),
+    dense("mask/one key", "a key masked for all holds NaN", "R124", tags="every", mask="111s", mask_values="one key"),
+    dense("mask/left padding", "left-padded prompts: padding rows have no key", "R126", "R155", batch=2, q_len=12,
+          kv_len=12, mask="b1ts", mask_values="left padding"),
+    dense("mask/blocks", "pieces that see only themselves", "R010", "R011", "R012", batch=1, q_len=60, kv_len=60,
+          mask="11ts", mask_values="blocks", dtype="bfloat16"),
+    dense("mask/prefix", "a prefix sees itself both ways, the rest is causal", "R027", "R029", "R299", "R301",
+          q_len=10, kv_len=12, mask="11ts", mask_values="prefix"),
+    dense("mask/grouped heads", "a mask a query head, under grouped heads", "R199", tags="smoke", batch=3, heads=(8, 2),
+          q_len=8, kv_len=8, mask="bhts"),
+    dense("mask/batch is kv heads", "the batch axis is never lined up with the kv heads", "R198", batch=2,
+          heads=(10, 2), q_len=16, kv_len=16, mask="b1ts"),
+    dense("mask/one query, grouped", "a shortcut for one query reads the mask of the right head", "R200", heads=(8, 2),
+          q_len=1, kv_len=20, mask="bh1s"),
+    dense("mask/past key 512", "a long mask row is read to its end", "R059", heads=(12, 12), q_len=1, kv_len=513,
+          mask="111s"),
+    dense("mask/sparse", "few keys of many are kept", "R019", dtype="bfloat16", q_len=1, kv_len=1000, heads=(2, 1),
+          widths=(64, 64), mask="11ts"),
+    dense("mask/late keys", "whole blocks are masked before the first visible key", "R144", tags="smoke", q_len=5,
+          kv_len=600, heads=(2, 1), mask="11ts", mask_values="late keys", values="negative"),
+    dense("mask/with everything", "mask, window, bias, soft cap, sinks and lengths at once", tags="smoke every",
+          batch=2, q_len=20, kv_len=70, mask="b1ts", window=(40, 3), bias="1hts", softcap=3.0, sinks=True,
+          q_lens=(20, 11), kv_lens=(66, 50)),
+    dense("mask/long", "a mask over many tiles, with a block that keeps all and one that keeps nothing", batch=1,
+          q_len=130, kv_len=530, heads=(2, 1), mask="11ts", mask_values="blocks"),
+    dense("mask/expanded", "a mask of stride 0", "R016", mask="bhts", mask_values="everything", causal=True,
+          orders=(("mask", "scalar"),)),
+    dense("mask/columns", "a mask whose keys are not dense", mask="b1ts", orders=(("mask", "columns"),)),
+]  # fmt: skip
+
+BIASES = [
+    dense(f"bias/{bias}", "a bias broadcasts over its axes of size 1; its gradient sums over them", "R226", "R235",
+          "R292", "R300", tags="every smoke" if bias in ("bhts", "1h1s") else "", bias=bias)
+    for bias in ("bhts", "1hts", "b1ts", "11ts", "b11s", "1h1s", "111s", "bht1", "1h11", "1111")
+] + [
+    dense("bias/float32 on bfloat16", "bias and q differ in dtype; the gradient has the bias's", "R132", tags="every",
+          dtype="bfloat16", bias="1hts"),
+    dense("bias/bfloat16 on float32", "a narrow bias is widened", "R132", bias="1hts", bias_dtype="bfloat16"),
+    dense("bias/float16", "a float16 bias", tags="every", dtype="float16", bias="b1ts", bias_dtype="float16"),
+    dense("bias/float64 on float32", "a wide bias is taken", bias="1hts", bias_dtype="float64"),
+    dense("bias/lowest", "finfo.min is a legal logit, not a mask: rows of it are uniform", "R125", tags="smoke every",
+          bias="11ts", bias_values="lowest"),
+    dense("bias/minus infinity", "-inf gives weight 0, a row of it sees nothing", tags="smoke every", bias="11ts",
+          bias_values="minus infinity"),
+    dense("bias/minus infinity and sinks", "a row of -inf leaves the sink", bias="b1ts", bias_values="minus infinity",
+          sinks=True),
+    dense("bias/large", "the sum is in float32", "R149", dtype="bfloat16", bias="11ts", bias_values="large"),
+    dense("bias/alibi", "-slope * distance, 0 at the newest token", "R093", "R094", "R253", q_len=5, kv_len=20,
+          bias="1hts", bias_values="alibi", causal=True),
+    dense("bias/zero or one", "floats are added, never taken for a mask", "R015", "R026", bias="11ts",
+          bias_values="zero or one"),
+    dense("bias/causal", "hidden pairs may hold anything", "R144", tags="smoke", q_len=65, kv_len=65, bias="bhts",
+          causal=True),
+    dense("bias/odd row length", "rows of 43 keys", "R233", q_len=5, kv_len=43, bias="1hts", dtype="float16",
+          bias_dtype="float16"),
+    dense("bias/slice", "rows further apart than they are long", "R234", "R179", q_len=7, kv_len=7, bias="bhts",
+          orders=(("bias", "padded"),)),
+    dense("bias/columns", "a bias whose keys are not dense", "R234", bias="bhts", orders=(("bias", "columns"),)),
+    dense("bias/expanded", "a bias of stride 0", bias="bhts", orders=(("bias", "scalar"),), bias_values="zero or one",
+          values="normal"),
+    dense("bias/grouped heads", "a bias a query head", "R065", "R075", heads=(6, 2), bias="1hts", q_len=40, kv_len=70),
+]  # fmt: skip
+
+SEGMENTS = [
+    dense("segments/documents", "equal ids see each other", "R030", tags="smoke every", q_len=10, kv_len=10,
+          segments="documents", causal=True),
+    dense("segments/padded", "a negative id sees nothing and is seen by nothing", "R018", tags="smoke every", q_len=9,
+          kv_len=9, segments="padded"),
+    dense("segments/shuffled", "ids in any order", q_len=9, kv_len=12, segments="shuffled"),
+    dense("segments/all padding", "no pair is left", "R018", segments="all padding"),
+    dense("segments/large ids", "ids up to the largest int32", segments="large ids"),
+    dense("segments/int64", "ids may be int64", segments="documents", ints="int64"),
+    dense("segments/long", "documents over many tiles", "R030", tags="smoke", batch=1, q_len=200, kv_len=300,
+          heads=(2, 1), segments="documents", causal=True),
+    dense("segments/with sinks", "padding rows give out 0 and lse -inf, sinks or not", q_len=9, kv_len=9,
+          segments="padded", sinks=True),
+    dense("segments/with lengths", "padding by ids and by lengths", q_len=9, kv_len=9, segments="padded",
+          q_lens=(9, 5), kv_lens=(7, 8), causal=True),
+    dense("segments/with bias", "bias of hidden pairs is not read", tags="every", segments="shuffled", bias="b1ts"),
+]  # fmt: skip
+
+SINKS = [
+    dense("sinks/plain", "one more logit a head, without a value; it has a gradient", "R068", "R111", "R286", "R287",
+          tags="smoke every", sinks=True),
+    dense("sinks/causal rows without keys", "out 0, lse = sink", "R142", "R135", tags="smoke every", q_len=7, kv_len=3,
+          sinks=True, causal=True),
+    dense("sinks/no keys", "S = 0 leaves the sink", "R142", kv_len=0, sinks=True),
+    dense("sinks/dead rows", "masked rows leave the sink", "R135", "R142", mask="b1ts", mask_values="dead rows",
+          sinks=True),
+    dense("sinks/one query", "the same rule for one query", "R090", q_len=1, kv_len=34, heads=(4, 1), sinks=True),
+    dense("sinks/many queries", "and for many", "R090", q_len=34, kv_len=34, heads=(4, 1), sinks=True, causal=True),
+    dense("sinks/padded rows", "rows past q_len have no sink", tags="every", sinks=True, q_lens=(6, 2),
+          kv_lens=(9, 5)),
+    dense("sinks/zero keys", "a sequence without keys leaves the sink", sinks=True, q_lens=(6, 6), kv_lens=(0, 5)),
+    dense("sinks/softcap", "the sink is not capped and not scaled", sinks=True, softcap=0.5, scale=0.3),
+    dense("sinks/low logits", "all mass on the sink", "R135", sinks=True, values="logits -200"),
+    dense("sinks/over blocks", "counted once over many key blocks", tags="smoke", q_len=3, kv_len=1025, heads=(2, 1),
+          sinks=True, widths=(8, 8)),
+    dense("sinks/bfloat16", "sinks are float32 for 16-bit calls", tags="every", dtype="bfloat16", sinks=True),
+    dense("sinks/layout", "sinks under [B, H, T, D]", layout="bhtd", sinks=True, window=(3, 0)),
+]  # fmt: skip
+
+ROWS = [
+    dense("rows/no keys", "S = 0: out 0, lse -inf, gradients 0", "R120", "R176", "R285", tags="smoke every", kv_len=0),
+    dense("rows/no keys, causal", "S = 0 under causal", "R176", kv_len=0, causal=True),
+    dense("rows/no queries", "T = 0: an empty result", "R183", "R174", "R175", tags="every", q_len=0, causal=True),
+    dense("rows/no batch", "B = 0: an empty result", "R183", "R174", "R175", batch=0),
+    dense("rows/nothing at all", "B = T = S = 0", "R175", batch=0, q_len=0, kv_len=0),
+    dense("rows/nan query", "a NaN in q stays in its row", "R095", tags="smoke every", values="nan q"),
+    dense("rows/all nan", "q all NaN gives NaN, not zeros", "R095", values="all nan q", q_len=16, kv_len=16,
+          heads=(4, 4), widths=(8, 8)),
+    dense("rows/nan key", "a visible NaN in k stays", tags="every", values="nan k", causal=True),
+    dense("rows/nan value", "a visible NaN in v stays in the rows that see it", tags="every", values="nan v",
+          causal=True,
+          q_len=7, kv_len=7),
+    dense("rows/nan hidden from some", "a NaN key hidden from other rows does not reach them", "R124", tags="smoke",
+          values="nan k", causal=True, q_len=70, kv_len=70, heads=(2, 1)),
+    dense("rows/nan value hidden from some", "0 * NaN is not added", "R130", "R124", tags="smoke", values="nan v",
+          causal=True, q_len=70, kv_len=70, heads=(2, 1)),
+    dense("rows/nan first value, window", "rows whose window has left a NaN behind are clean", tags="smoke",
+          values="nan first v", window=(3, 0), q_len=70, kv_len=70, heads=(2, 1), dtype="bfloat16"),
+    dense("rows/nan first key, window", "the same for a key", values="nan first k", window=(3, 0), q_len=70, kv_len=70,
+          heads=(2, 1)),
+    dense("rows/nan behind a mask", "a mask hides a NaN from some rows", values="nan v", mask="b1ts", q_len=40,
+          kv_len=40, dtype="float16"),
+    dense("rows/nan behind segments", "another document's NaN", values="nan v", segments="documents", q_len=40,
+          kv_len=40),
+    dense("rows/nan query, backward", "a NaN query touches only the keys it sees", values="nan q", window=(3, 0),
+          q_len=70, kv_len=70, heads=(2, 1)),
+]  # fmt: skip
+
+CASES = [*POSITIONS, *WINDOWS, *MASKS, *BIASES, *SEGMENTS, *SINKS, *ROWS]
