@@ -29,7 +29,7 @@ def main() -> int:
     (before_doc, before), (after_doc, after) = load(options.before), load(options.after)
     console = Console() if sys.stdout.isatty() else Console(width=140)
     if before_doc["machine"] != after_doc["machine"]:
-        console.print("the two were measured on different machines or with different versions: compare ratios, not times")
+        console.print("measured on different machines or with different versions: compare ratios, not times")
     earlier = {key(row): row for row in before}
     table = Table("work", "case", "dtype", "threads", "before ms", "after ms", "x faster", "spread %")
     speedups = []

@@ -5,7 +5,8 @@ from pathlib import Path
 
 path = Path(__file__).parents[1] / "src/tilewise/backends/cpu/library.py"
 spec = importlib.util.spec_from_file_location("library", path)
-assert spec is not None and spec.loader is not None
+assert spec is not None
+assert spec.loader is not None
 library = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(library)
 

@@ -35,9 +35,12 @@ def rows(works: Sequence[str], threads: Sequence[int], settings: Settings,
     for work in works:
         for n in threads:
             chosen = replace(settings, threads=n)
-            if module(work).cases(chosen):
+            found = module(work)
+            total = len(found.cases(chosen))
+            step = 1 if getattr(found, "ALONE", False) else max(1, total)
+            for first in range(0, total, step):
                 on_start(work, n)
-                yield from _run(work, chosen)
+                yield from _run(work, chosen, first, first + step)
 
 
 def save(path: Path, found: Sequence[Row], settings: Settings, command: str) -> None:
@@ -59,8 +62,9 @@ def load(path: Path) -> tuple[dict[str, Any], list[Row]]:
     return document, [Row.from_json(row) for row in document.pop("rows")]
 
 
-def _run(work: str, settings: Settings) -> Iterator[Row]:
-    command = [sys.executable, "-m", "tilewise.bench.worker", work, json.dumps(settings.as_json())]
+def _run(work: str, settings: Settings, first: int, last: int) -> Iterator[Row]:
+    arguments = [work, json.dumps(settings.as_json()), str(first), str(last)]
+    command = [sys.executable, "-m", "tilewise.bench.worker", *arguments]
     environment = _environment(settings.threads)
     with (
         tempfile.TemporaryFile("w+") as complaints,

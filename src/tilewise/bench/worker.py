@@ -15,7 +15,7 @@ from tilewise.bench.settings import Settings
 
 
 def module(work: str) -> ModuleType:
-    """The work's module: TITLE, cases(settings), measure(case, settings)."""
+    """The work's module: TITLE, cases(settings), measure(case, settings); ALONE: each case in a fresh process."""
     return import_module(f"tilewise.bench.works.{work}")
 
 
@@ -26,11 +26,11 @@ def use_cpus(threads: int) -> None:
 
 
 def main() -> None:
-    """Arguments: the work, the settings as JSON."""
+    """Arguments: the work, the settings as JSON, and the first and last case (Python's slice)."""
     work, settings = sys.argv[1], Settings.from_json(json.loads(sys.argv[2]))
     use_cpus(settings.threads)
     found = module(work)
-    for case in found.cases(settings):
+    for case in found.cases(settings)[int(sys.argv[3]) : int(sys.argv[4])]:
         row = found.measure(case, settings)
         print(json.dumps(row.as_json()), flush=True)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64"}
+SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64", "int8": "int8",
+         "float8_e4m3fn": "fp8"}  # fmt: skip
 
 
 def qkv(dtype: str, *, batch: int = 1, heads: int = 8, length: int, width: int, count: int = 3) -> list[Any]:

@@ -63,10 +63,10 @@ def measure(case: Case, settings: Settings) -> Row:
     read = machine.Ceilings(settings.threads).read(cache.bytes)
     timings = interleave(calls, **settings.timing)
     in_dram = cache.bytes > DRAM_SIZED
-    where = "DRAM" if in_dram else "cache"
+    where = "DRAM" if in_dram else "in cache"
     flops = 4.0 * batch * length * pages.HEADS * pages.WIDTH
-    name = f"{page_dtype} pages, {batch} x {length} keys, {cache.bytes / 1e6:.0f} MB ({where})"
-    row = Row.of("paged", name, "bfloat16", settings.threads, timings, difference=difference, bytes=cache.bytes,
+    name = f"pages, {batch} x {length} keys, {cache.bytes / 1e6:.0f} MB, {where}"
+    row = Row.of("paged", name, page_dtype, settings.threads, timings, difference=difference, bytes=cache.bytes,
                  peak_bytes=read)  # fmt: skip
     level = machine.level()
     if page_dtype == "bfloat16":
