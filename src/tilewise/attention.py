@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tilewise.choose.plan import Plan, make_plan
@@ -69,7 +70,8 @@ def attention(
     adapter = detect(q)
     operands = Operands(q, k, v, bias, mask, sinks, q_segment_ids, kv_segment_ids, q_lens, kv_lens)
     operands = adapter.convert(operands)
-    out, lse = adapter.run(_plan(adapter, operands, causal, window, scale, softcap, layout, backend), operands)
+    plan = _plan(adapter, operands, causal, window, scale, softcap, layout, backend)
+    out, lse = adapter.run(plan, operands, return_lse)
     return (out, lse) if return_lse else out
 
 
@@ -142,7 +144,7 @@ def cached_plan(adapter: Any, arrays: tuple[Any, ...], options: tuple[Any, ...],
     except (TypeError, AttributeError):  # unhashable or not an array: judge() says it in words
         return judge()
     if plan is None:
-        plan = judge()
+        plan = replace(judge(), memo=[])
         if len(_plans) >= 16384:
             _plans.clear()
         _plans[key] = plan

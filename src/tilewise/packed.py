@@ -48,7 +48,8 @@ def attention_packed(
     """
     adapter = detect(q)
     operands = adapter.convert(Operands(q, k, v, sinks=sinks, q_starts=q_starts, kv_starts=kv_starts))
-    out, lse = adapter.run(_plan(adapter, operands, causal, window, scale, softcap, backend), operands)
+    plan = _plan(adapter, operands, causal, window, scale, softcap, backend)
+    out, lse = adapter.run(plan, operands, return_lse)
     return (out, lse) if return_lse else out
 
 

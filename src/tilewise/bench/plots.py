@@ -52,10 +52,10 @@ def roofline(rows: Sequence[Row], title: str) -> Any | None:
     figure, axes = plt.subplots(figsize=(9, 6))
     intensity = [row.flops / row.bytes for row in points]  # type: ignore[operator]
     low, high = min(*intensity, 0.5) / 2, max(intensity) * 2
-    for dtype, peak in peaks.items():
+    for names, peak in _alike(peaks).items():
         corner = peak / max(reads) if reads else low
         axes.plot([corner, high], [peak, peak], color="0.3", lw=1)
-        axes.annotate(f"{SHORT[dtype]} multiply-adds {peak:.0f} GFLOP/s", (high, peak), ha="right", va="bottom", size=8)
+        axes.annotate(f"{names} multiply-adds {peak:.0f} GFLOP/s", (high, peak), ha="right", va="bottom", size=8)
     if reads:
         corner = max(peaks.values()) / max(reads)
         axes.plot([low, corner], [low * max(reads), corner * max(reads)], color="0.3", lw=1)
@@ -67,6 +67,8 @@ def roofline(rows: Sequence[Row], title: str) -> Any | None:
     for work in dict.fromkeys(row.work for row in points):
         axes.plot([], [], "o", color=COLOURS.get(work, "0.5"), label=work)
     axes.set(xscale="log", yscale="log", xlabel="FLOP a byte that must move", ylabel="GFLOP/s", title=title)
+    lowest = min(row.flops / row.seconds[OURS] / 1e9 for row in points)  # type: ignore[operator]
+    axes.set_ylim(lowest / 3, max(peaks.values()) * 1.6)
     axes.legend(loc="lower right", frameon=False)
     axes.grid(which="both", alpha=0.15)
     return figure
@@ -95,6 +97,18 @@ def rivals(rows: Sequence[Row], title: str) -> Any | None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     return figure
+
+
+def _alike(peaks: dict[str, float]) -> dict[str, float]:
+    """Roofs that differ by less than a tenth, as one."""
+    roofs: list[tuple[list[str], float]] = []
+    for dtype, peak in peaks.items():
+        near = next((names for names, other in roofs if abs(peak - other) < 0.1 * other), None)
+        if near is None:
+            roofs.append(([SHORT[dtype]], peak))
+        else:
+            near.append(SHORT[dtype])
+    return {", ".join(names): peak for names, peak in roofs}
 
 
 def _is_ratio(result: Result) -> bool:

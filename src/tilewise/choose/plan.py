@@ -18,12 +18,17 @@ AnyProblem = Problem | PagedProblem
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The only thing passed down: the math, the sizes, who runs it and with which tiles."""
+    """The only thing passed down: the math, the sizes, who runs it and with which tiles.
+
+    memo: room for what a backend prepares once for all calls of one signature (memo[0](operands, need_lse), or None);
+    None where calls of this plan may differ.
+    """
 
     spec: AttentionSpec
     problem: Any  # Problem | PagedProblem
     backend: str
     tiles: Any = None
+    memo: list[Any] | None = field(default=None, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -138,7 +138,7 @@ def run_serving_demo(
     answers = tuple(tokenizer.decode(request.answer) for request in requests)
     console.print(answers_table(prompts, answers))
     console.print(totals_table(totals, server))
-    checks = tuple(_check(console, llama, prefix, requests)) if check else ()
+    checks = tuple(_check(console, llama, prefix, requests, kv_dtype == "f32")) if check else ()
     result = ServingResult(kv_dtype, answers, totals, checks)
     if check:
         console.print(check_table(requests, checks))
@@ -152,9 +152,12 @@ def _load(console: Console) -> Checkpoint:
         return load_checkpoint(progress=lambda done, total: progress.update(task, completed=done, total=total))
 
 
-def _check(console: Console, llama: Llama, prefix: list[int], requests: Sequence[Request]) -> list[Check]:
+def _check(
+    console: Console, llama: Llama, prefix: list[int], requests: Sequence[Request], find_ties: bool
+) -> list[Check]:
     with _progress(console) as progress:
-        return [check_answer(llama, prefix, r) for r in progress.track(requests, description="dense recompute")]
+        each = progress.track(requests, description="dense recompute")
+        return [check_answer(llama, prefix, request, find_ties=find_ties) for request in each]
 
 
 def _progress(console: Console) -> Progress:
@@ -170,13 +173,10 @@ def _print_verdict(console: Console, result: ServingResult, tokenizer: ChatToken
     for i, check in enumerate(result.checks):
         for d in check.disagreements:
             served, dense = (plain(repr(tokenizer.decode([token]))) for token in (d.served, d.dense))
-            meaning = "a tie: float32 itself is off by" if d.tie else "more than the float32 noise of"
-            console.print(
-                Text(
-                    f"request {i + 1}, token {d.position + 1}: served {served}, dense {dense}; in float64 the logits "
-                    f"are {d.gap:.2e} apart, {meaning} {d.noise:.2e}"
-                )
-            )
+            line = f"request {i + 1}, token {d.position + 1}: {served}, dense {dense}, logits {d.gap:.1e} apart"
+            if d.noise is not None:
+                line += f" in float64; {'a tie, as' if d.tie else 'not a tie:'} float32 is off by {d.noise:.1e} there"
+            console.print(Text(line, style="dim"))
     rate = f"{result.agreed} of {result.tokens} tokens equal ({result.agreed / result.tokens:.2%})"
     verdict = f"{rate}, largest logit difference {result.largest_logit_difference:.2e}"
     if result.kv_dtype != "f32":

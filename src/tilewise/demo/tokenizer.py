@@ -25,9 +25,12 @@ class ChatTokenizer:
         self._tokenizer.add_special_tokens(
             [AddedToken(token, special=True, normalized=False) for token in tables.special]
         )
+        self._tokenizer.encode_special_tokens = True  # as text; the turns below set the real ones
+        self._start, self._end = vocabulary["<|im_start|>"], vocabulary["<|im_end|>"]
         self.end_token = tables.end_token
 
     def encode(self, text: str) -> list[int]:
+        """Tokens of plain text: "<|im_end|>" typed by a user is ten characters, and does not end his turn."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -39,9 +42,7 @@ class ChatTokenizer:
 
     def user(self, text: str) -> list[int]:
         """A question, up to where the assistant begins."""
-        return [*self._turn("user", text), *self.encode("<|im_start|>assistant\n")]
+        return [*self._turn("user", text), self._start, *self.encode("assistant\n")]
 
     def _turn(self, role: str, text: str) -> list[int]:
-        # A user's text must stay text: "<|im_end|>" typed by a user may not end his turn.
-        inert = text.replace("<|", "< |")
-        return self.encode(f"<|im_start|>{role}\n{inert}<|im_end|>\n")
+        return [self._start, *self.encode(f"{role}\n{text}"), self._end, *self.encode("\n")]

@@ -55,7 +55,8 @@ class Adapter(Protocol):
     def info(self, name: str, x: Array) -> ArrayInfo: ...  # InvalidInput if x is no array of this framework
     def signature(self, x: Array) -> Any: ...  # hashable; equal for arrays that plan alike; cheap
     def needs_grad(self, *arrays: Array) -> bool: ...
-    def run(self, plan: Plan, operands: Operands) -> tuple[Array, Array]: ...  # (out, lse), differentiable
+    def run(self, plan: Plan, operands: Operands, need_lse: bool = True) -> tuple[Array, Array | None]: ...
+    # (out, lse), differentiable; lse may be None where it is not needed
     def run_backward(
         self, plan: Plan, operands: Operands, out: Array, lse: Array, dout: Array, dlse: Array | None
     ) -> Gradients: ...

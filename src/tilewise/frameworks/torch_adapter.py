@@ -1,4 +1,4 @@
-"""PyTorch: a straight way to the kernels, and operators (torch_ops.py) for whatever watches: autograd, compile, vmap."""
+"""PyTorch: straight to the kernels, or through operators (torch_ops.py) where autograd, compile or vmap watch."""
 
 from __future__ import annotations
 
@@ -61,18 +61,21 @@ class TorchAdapter:
         return ArrayInfo(tuple(int(size) for size in x.shape), NAMES.get(x.dtype, str(x.dtype)[6:]), str(x.device))
 
     def signature(self, x: Any) -> Any:
-        return (x.shape, x.dtype) if x.is_cpu else (x.shape, x.dtype, x.device, x.layout)
+        # Strides too: plan.memo holds a native call that has them in it.
+        return (x.shape, x.stride(), x.dtype) if x.is_cpu else (x.shape, x.stride(), x.dtype, x.device)
 
     def needs_grad(self, *arrays: Any) -> bool:
         if not torch.is_grad_enabled():
             return False
-        for x in arrays:
-            if x is not None and isinstance(x, torch.Tensor) and x.requires_grad:
+        for x in arrays:  # (a generator would cost a microsecond)
+            if x is not None and getattr(x, "requires_grad", False):
                 return True
         return False
 
-    def run(self, plan: Plan, operands: Operands) -> tuple[Any, Any]:
+    def run(self, plan: Plan, operands: Operands, need_lse: bool = True) -> tuple[Any, Any]:
         if not plan.problem.needs_grad and _direct(operands):
+            if plan.memo and plan.memo[0] is not None:
+                return plan.memo[0](operands, need_lse)
             return torch_ops.on(operands.q, backend_list.load(plan.backend).forward, plan, operands)
         _refuse_forward_mode("attention", operands)
         return torch_ops.Attention.apply(*operands, to_text(plan))

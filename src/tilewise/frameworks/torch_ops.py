@@ -96,10 +96,8 @@ class Attention(torch.autograd.Function):
 
 
 def _backward(*args: Any) -> list[Tensor]:
-    *operands, out, lse, dout, dlse, text, wanted = args
-    plan = with_gradients(from_text(text))
-    operands = Operands(*operands)
-    wanted = Gradients(*wanted)
+    *arrays, out, lse, dout, dlse, text, flags = args
+    plan, operands, wanted = with_gradients(from_text(text)), Operands(*arrays), Gradients(*flags)
     backward = backend_list.load(plan.backend).backward
     grads = on(out, backward, plan, operands, out, lse, dout, dlse, wanted)
     return [grad.contiguous() for grad, want in zip(grads, wanted, strict=True) if want]

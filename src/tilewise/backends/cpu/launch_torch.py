@@ -42,36 +42,41 @@ class TorchAccess:
 
 
 ACCESS = TorchAccess()
-_prepared: dict[Any, Any] = {}  # (plan, strides of q, k, v) -> what a call of these three alone needs
 
 
-def forward(plan: Plan, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
-    q, k, v = operands[:3]
-    key = (plan, q.stride(), k.stride(), v.stride())
-    prepared = _prepared.get(key)
-    if prepared is None:
-        prepared = _prepared[key] = _prepare(plan, *key[1:]) or False
-        if len(_prepared) > 8192:
-            _prepared.clear()
-    q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
-    if prepared and q_at and k_at and v_at and not (q.is_neg() or k.is_neg() or v.is_neg()):
-        call, out_shape, lse_shape, lse_dtype = prepared
-        out = q.new_empty(out_shape)
-        lse = q.new_empty(lse_shape) if lse_dtype is None else torch.empty(lse_shape, dtype=lse_dtype, device="cpu")
-        call(q_at, k_at, v_at, out.data_ptr(), lse.data_ptr())
+class Prepared:
+    """A dense call of q, k and v alone, with all but the addresses known."""
+
+    __slots__ = ("call", "like", "lse_shape", "out_shape", "plan")
+
+    def __init__(self, plan: Plan, strides: list[tuple[int, ...]]) -> None:
+        self.plan = plan
+        self.call = launch.plain_call(plan, *strides).forward_plain
+        self.out_shape, self.lse_shape = plan.problem.out_shape, plan.problem.lse_shape
+        self.like = ACCESS.empty((0,), plan.problem.real)  # new_empty is the fastest way to a tensor
+
+    def __call__(self, operands: Operands, need_lse: bool) -> tuple[Any, Any]:
+        q, k, v = operands[:3]
+        q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        if not (q_at and k_at and v_at) or q.is_neg() or k.is_neg() or v.is_neg():
+            return launch.forward(ACCESS, self.plan, operands)
+        out = q.new_empty(self.out_shape)
+        if not need_lse:
+            self.call(q_at, k_at, v_at, out.data_ptr(), 0)
+            return out, None
+        lse = self.like.new_empty(self.lse_shape)
+        self.call(q_at, k_at, v_at, out.data_ptr(), lse.data_ptr())
         return out, lse
+
+
+def forward(plan: Plan, operands: Operands) -> tuple[Any, Any]:
+    if plan.memo is not None and not plan.memo:
+        strides = [x.stride() for x in (operands.q, operands.k, operands.v)]
+        widths = (plan.problem.qk_dim, plan.problem.qk_dim, plan.problem.v_dim)
+        dense_rows = all(s[-1] == 1 or width == 1 for s, width in zip(strides, widths))
+        alone = plan.problem.form == "dense" and all(x is None for x in operands[3:])
+        plan.memo.append(Prepared(plan, strides) if alone and dense_rows else None)
     return launch.forward(ACCESS, plan, operands)
-
-
-def _prepare(plan: Plan, *strides: tuple[int, ...]) -> tuple[Any, ...] | None:
-    """The native call of a dense call with q, k, v alone and dense rows."""
-    p, spec = plan.problem, plan.spec
-    operands = spec.bias or spec.mask or spec.sinks or spec.segments or spec.q_lens or spec.kv_lens
-    widths = (p.qk_dim, p.qk_dim, p.v_dim)
-    if p.form != "dense" or operands or any(s[-1] != 1 and width > 1 for s, width in zip(strides, widths)):
-        return None
-    call = launch.plain_call(plan, *strides)
-    return call.forward_plain, p.out_shape, p.lse_shape, None if p.real == p.dtype else DTYPES[p.real]
 
 
 def backward(plan: Plan, operands: Operands, out: Any, lse: Any, dout: Any, dlse: Any | None,

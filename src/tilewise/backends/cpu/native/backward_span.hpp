@@ -145,10 +145,11 @@ template <class U, class T> class SpanWork {
     const int64_t gate = u.first_gate + g * u.query_blocks() + n;
     if (call_.ordered() && !opening) call_.gates->wait(gate, span);
     if (call_.wanted.dq) load_dq(u, g, first, opening);
-    std::fill_n(row_sums_, kQueryBlock, real{});
+    real* const sums = call_.dbias.row_sums(s, head) ? call_.dbias.row_sums(s, head) + first : nullptr;
+    if (sums) std::copy_n(sums, queries_.count, row_sums_);
     for (int64_t i = 0; i < blocks_ && keys_[i].count; i++)
       block_pair(s, head, first, keys.first + i * kKeyBlock, keys_[i], pairs);
-    if (call_.dbias.kind == BiasGradient<real>::Kind::row) call_.dbias.add_rows(s, head, first, queries_.count, row_sums_);
+    if (sums) std::copy_n(row_sums_, queries_.count, sums);
     if (call_.wanted.dq) store_dq(u, g, first, final);
     if (call_.ordered()) call_.gates->pass(gate, span);
   }

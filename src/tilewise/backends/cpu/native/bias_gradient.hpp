@@ -61,6 +61,9 @@ template <class real> struct BiasGradient {
   int64_t sum_length() const { return kind == Kind::row ? b.forward.q_len : kind == Kind::column ? b.forward.kv_len : 0; }
   int64_t sum_count() const { return batches() * b.forward.q_heads * sum_length(); }
   real* sums_of(const Sequence& s, int64_t head) const { return sums + (s.batch * b.forward.q_heads + head) * sum_length(); }
+  real* row_sums(const Sequence& s, int64_t head) const {
+    return kind == Kind::row ? sums_of(s, head) + s.q_first : nullptr;
+  }
   real* at(int64_t batch, int64_t head, int64_t i, int64_t j) const {
     return static_cast<real*>(b.dbias) + batch * stride.b + head * stride.h + i * stride.t + j * stride.s;
   }
@@ -74,7 +77,7 @@ template <class real> struct BiasGradient {
     std::fill_n(sums, sum_count(), real{});
   }
 
-  // g[r * ld + i]: key `key` + r, query `query` + i, of the sequence. row_sums: [queries], gathered until `add_rows`.
+  // g[r * ld + i]: key `key` + r, query `query` + i, of the sequence. row_sums: [queries], the row sums so far.
   void add(const Sequence& s, int64_t head, int64_t query, int64_t key, int64_t keys, int64_t from, int64_t to, const real* g,
            std::ptrdiff_t ld, real* row_sums) const {
     if (kind == Kind::full) {
@@ -83,8 +86,11 @@ template <class real> struct BiasGradient {
         for (int64_t r = 0; r < keys; r++) out[r * stride.s] += g[r * ld + i];
       }
     } else if (kind == Kind::row) {
-      for (int64_t r = 0; r < keys; r++)
-        for (int64_t i = from; i < to; i++) row_sums[i] += g[r * ld + i];
+      for (int64_t i = from; i < to; i++) {
+        real sum = 0;
+        for (int64_t r = 0; r < keys; r++) sum += g[r * ld + i];
+        row_sums[i] += sum;
+      }
     } else if (kind == Kind::column) {
       real* out = sums_of(s, head) + s.kv_first + key;
       for (int64_t r = 0; r < keys; r++) {
@@ -94,11 +100,6 @@ template <class real> struct BiasGradient {
       }
     }
   }
-  void add_rows(const Sequence& s, int64_t head, int64_t query, int64_t queries, const real* row_sums) const {
-    real* out = sums_of(s, head) + s.q_first + query;
-    for (int64_t i = 0; i < queries; i++) out[i] += row_sums[i];
-  }
-
   // Row and column sums into dbias, once all are there.
   void finish() const {
     const int64_t n = sum_length();

@@ -77,6 +77,13 @@ TW_NOINLINE void score_keys(const T* const* key, int keys, int64_t dim, const ty
     f32v acc[kLanes] = {};
     int64_t d = 0;
     const typename W::Word* x = q;
+    for (; d + kLine<T> <= dim; d += kLine<T> - W::group) {  // the next keys come from the second cache meanwhile
+      TW_UNROLL(16) for (int i = 0; i < K; i++) __builtin_prefetch(key[K + i] + d, 0, 3);
+      TW_UNROLL(8) for (int i = 0; i < kLine<T>; i += W::group, d += W::group, x += W::key_vectors * kLanes)
+        score_step<W, R, K, false>(key, d, 0, x, ldq, acc);
+      d -= W::group;
+      d += W::group;
+    }
     for (; d + W::group <= dim; d += W::group, x += W::key_vectors * kLanes) score_step<W, R, K, false>(key, d, 0, x, ldq, acc);
     if (d < dim) score_step<W, R, K, true>(key, d, static_cast<int>(dim - d), x, ldq, acc);
     store(s + key0 * lane_rows(R), transposing_sum(acc) * splat(multiplier));

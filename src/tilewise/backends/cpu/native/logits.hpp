@@ -13,12 +13,12 @@ TW_INLINE f32v tanhv(f32v x) {
   const f32v magic = splat(12583039.0f), limit = splat(9.02f);
   f32v y = -at_least(-at_least(x, -limit), -limit) * splat(2.8853900817779268f);
   const f32v t = y + magic, r = y - (t - magic), power = (f32v)((i32v)t << 23);
-  f32v p = splat(1.5403530393381609e-4f);
-  p = p * r + splat(1.3333558146428443e-3f);
-  p = p * r + splat(9.6181291076284772e-3f);
-  p = p * r + splat(5.5504108664821580e-2f);
-  p = p * r + splat(2.4022650695910071e-1f);
-  p = p * r + splat(6.9314718055994531e-1f);
+  f32v p = splat(1.5403512348098e-4f);
+  p = p * r + splat(1.3390735476637e-3f);
+  p = p * r + splat(9.6182374950175e-3f);
+  p = p * r + splat(5.5503574336388e-2f);
+  p = p * r + splat(2.4022649794959e-1f);
+  p = p * r + splat(6.9314718792669e-1f);
   const f32v u = p * r * power + (power - splat(1.0f));
   return u / (u + splat(2.0f));
 }

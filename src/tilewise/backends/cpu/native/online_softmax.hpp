@@ -46,26 +46,29 @@ TW_INLINE typename U::real exponentiate(typename U::real* s, int v0, int v1, typ
   const auto c = splat(natural ? static_cast<real>(kLog2e) : factor), mm = splat(shift);
   auto sum = splat(real{0});
   auto* p_row = reinterpret_cast<typename U::element*>(s);
-  TW_UNROLL(2) for (int i = v0 * lanes; i < v1 * lanes; i += lanes) {
-    const auto x = load(s + i);
-    auto p = exp2v(natural ? (x - mm) * c : x * c - mm);
-    if constexpr (careful || scaled) {
-      auto stored = p;
-      if constexpr (scaled) stored = p * load(value_scale + i);
-      stored = x == splat(low) ? splat(careful ? real(-0.0) : real(0)) : stored;
-      if constexpr (U::pair == 2) {
-        // The sum is of what a value scale of 1 would store.
-        typename U::element rounded[lanes];
-        sum += store_rounded(rounded, p);
-      } else sum += p;
-      store(p_row + i, stored);
-    } else if constexpr (U::pair == 2) {
-      sum += store_rounded(p_row + i, p);
-    } else {
-      sum += p;
-      store(p_row + i, p);
+  const auto some = [&](auto n, int i) {  // n vectors from column i on
+    decltype(load(s)) x[n], p[n];
+    TW_UNROLL(4) for (int k = 0; k < n; k++) {
+      x[k] = load(s + i + k * lanes);
+      p[k] = natural ? (x[k] - mm) * c : x[k] * c - mm;
     }
-  }
+    exp2v(p);
+    TW_UNROLL(4) for (int k = 0; k < n; k++) {
+      auto* out = p_row + i + k * lanes;
+      if constexpr (careful || scaled) {
+        auto stored = p[k];
+        if constexpr (scaled) stored *= load(value_scale + i + k * lanes);
+        stored = x[k] == splat(low) ? splat(careful ? real(-0.0) : real(0)) : stored;
+        if constexpr (U::pair == 2) p[k] = store_rounded(out, p[k]);  // the sum is of what a value scale of 1 would store
+        store(out, stored);
+      } else if constexpr (U::pair == 2) p[k] = store_rounded(out, p[k]);
+      else store(out, p[k]);
+      sum += p[k];
+    }
+  };
+  int i = v0 * lanes;
+  for (; i + 4 * lanes <= v1 * lanes; i += 4 * lanes) some(std::integral_constant<int, 4>{}, i);
+  for (; i < v1 * lanes; i += lanes) some(std::integral_constant<int, 1>{}, i);
   return reduce_add(sum);
 }
 

@@ -124,18 +124,30 @@ TW_INLINE f32v at_least(f32v x, f32v low) {
 TW_INLINE f64v at_least(f64v x, f64v low) { return x < low ? low : x; }
 
 // 2^x for x <= 127, relative error below 1.2e-7; exactly 0 for x < -126.5 (so -inf gives 0); NaN stays NaN.
-// A magic number rounds x and leaves the biased exponent in the low bits; then a polynomial on [-0.5, 0.5].
+// A magic number rounds x and leaves the biased exponent in the low bits; then a minimax polynomial on [-0.5, 0.5].
+// The same for n vectors in step: n chains fill the pipes where one would wait for itself.
+template <int n> TW_INLINE void exp2v(f32v (&x)[n]) {
+  const f32v magic = splat(12583039.0f);
+  f32v p[n];
+  u32v power[n];
+  TW_UNROLL(8) for (int i = 0; i < n; i++) x[i] = at_least(x[i], splat(-127.0f));
+  TW_UNROLL(8) for (int i = 0; i < n; i++) {
+    const f32v t = x[i] + magic;
+    x[i] -= t - magic;
+    power[i] = (u32v)t << 23;
+  }
+  TW_UNROLL(8) for (int i = 0; i < n; i++) p[i] = splat(1.5353361813476e-4f) * x[i] + splat(1.3398874445381e-3f);
+  TW_UNROLL(8) for (int i = 0; i < n; i++) p[i] = p[i] * x[i] + splat(9.6184373583034e-3f);
+  TW_UNROLL(8) for (int i = 0; i < n; i++) p[i] = p[i] * x[i] + splat(5.5503324710270e-2f);
+  TW_UNROLL(8) for (int i = 0; i < n; i++) p[i] = p[i] * x[i] + splat(2.4022647913620e-1f);
+  TW_UNROLL(8) for (int i = 0; i < n; i++) p[i] = p[i] * x[i] + splat(6.9314720285513e-1f);
+  TW_UNROLL(8) for (int i = 0; i < n; i++) p[i] = p[i] * x[i] + splat(1.0f);
+  TW_UNROLL(8) for (int i = 0; i < n; i++) x[i] = p[i] * (f32v)power[i];
+}
 TW_INLINE f32v exp2v(f32v x) {
-  const f32v magic = splat(12583039.0f);  // 1.5 * 2^23 + 127
-  const f32v y = at_least(x, splat(-127.0f)), t = y + magic, r = y - (t - magic);
-  f32v p = splat(1.5403530393381609e-4f);
-  p = p * r + splat(1.3333558146428443e-3f);
-  p = p * r + splat(9.6181291076284772e-3f);
-  p = p * r + splat(5.5504108664821580e-2f);
-  p = p * r + splat(2.4022650695910071e-1f);
-  p = p * r + splat(6.9314718055994531e-1f);
-  p = p * r + splat(1.0f);
-  return p * (f32v)((i32v)t << 23);
+  f32v v[1] = {x};
+  exp2v(v);
+  return v[0];
 }
 TW_INLINE f64v exp2v(f64v x) {  // relative error below 4e-16 for x <= 1023, 0 below -1022.5
   const f64v magic = splat(6755399441056767.0);  // 1.5 * 2^52 + 1023
@@ -146,6 +158,10 @@ TW_INLINE f64v exp2v(f64v x) {  // relative error below 4e-16 for x <= 1023, 0 b
                           5.5504108664821580e-2,  2.4022650695910072e-1, 6.9314718055994531e-1, 1.0};
   TW_UNROLL(16) for (int i = 0; i < 12; i++) p = p * r + splat(c[i]);
   return p * (f64v)((i64v)t << 52);
+}
+
+template <int n> TW_INLINE void exp2v(f64v (&x)[n]) {
+  TW_UNROLL(8) for (int i = 0; i < n; i++) x[i] = exp2v(x[i]);
 }
 
 // ---- 16-bit storage ------------------------------------------------------------------------------------------
