@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -122,32 +121,44 @@ def attention_backward(
 
 def _plan(adapter: Any, operands: Operands, causal: Any, window: Any, scale: Any, softcap: Any, layout: Any,
           backend: Any, needs_grad: bool = False) -> Plan:  # fmt: skip
+    key = plan_key(adapter, operands, (causal, window, scale, softcap, layout, backend, needs_grad))
+    plan = known_plan(key)
+    if plan is not None:
+        return plan
     needs_grad = needs_grad or adapter.needs_grad(operands.q, operands.k, operands.v, operands.bias, operands.sinks)
-
-    def judge() -> Plan:
-        given = infos(adapter, operands._asdict())
-        spec, problem = validate.attention(
-            given, framework=adapter.name, needs_grad=needs_grad, causal=causal, window=window, scale=scale,
-            softcap=softcap, layout=layout,
-        )  # fmt: skip
-        return make_plan(spec, problem, backend)
-
-    return cached_plan(adapter, operands, (causal, window, scale, softcap, layout, backend, needs_grad), judge)
+    spec, problem = validate.attention(
+        infos(adapter, operands._asdict()), framework=adapter.name, needs_grad=needs_grad, causal=causal,
+        window=window, scale=scale, softcap=softcap, layout=layout,
+    )  # fmt: skip
+    return remember(key, make_plan(spec, problem, backend))
 
 
-def cached_plan(adapter: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], judge: Callable[[], Plan]) -> Plan:
-    """The plan of a call like an earlier one, else judge()'s. A few microseconds when cached."""
-    signature = adapter.signature
+def plan_key(adapter: Any, arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+    """What calls that plan alike have in common; None if an argument is no array (planning says so in words)."""
     try:
-        key = (adapter.name, options, *[None if x is None else signature(x) for x in arrays])
-        plan = _plans.get(key)
-    except (TypeError, AttributeError):  # unhashable or not an array: judge() says it in words
-        return judge()
-    if plan is None:
-        plan = replace(judge(), memo=[])
+        return adapter.name, options, adapter.signature(arrays)
+    except (TypeError, AttributeError):
+        return None
+
+
+def known_plan(key: Any) -> Plan | None:
+    """The plan of an earlier call with this key."""
+    try:
+        return _plans.get(key)
+    except TypeError:  # unhashable: a traced size, a list
+        return None
+
+
+def remember(key: Any, plan: Plan) -> Plan:
+    """The plan, with room for what its backend prepares for calls with this key."""
+    try:
+        hash(key)
+    except TypeError:
+        return plan
+    if key is not None:
         if len(_plans) >= 16384:
             _plans.clear()
-        _plans[key] = plan
+        plan = _plans[key] = replace(plan, memo=[])
     return plan
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewise.attention import cached_plan, infos
+from tilewise.attention import infos, known_plan, plan_key, remember
 from tilewise.choose.plan import Plan, make_plan
 from tilewise.frameworks.detect import detect, entry
 from tilewise.spec import validate
@@ -83,13 +83,13 @@ def attention_packed_backward(
 
 def _plan(adapter: Any, operands: Operands, causal: Any, window: Any, scale: Any, softcap: Any, backend: Any,
           needs_grad: bool = False) -> Plan:  # fmt: skip
+    key = plan_key(adapter, operands, ("packed", causal, window, scale, softcap, backend, needs_grad))
+    plan = known_plan(key)
+    if plan is not None:
+        return plan
     needs_grad = needs_grad or adapter.needs_grad(operands.q, operands.k, operands.v, operands.sinks)
-
-    def judge() -> Plan:
-        spec, problem = validate.attention_packed(
-            infos(adapter, operands._asdict()), framework=adapter.name, needs_grad=needs_grad, causal=causal,
-            window=window, scale=scale, softcap=softcap,
-        )  # fmt: skip
-        return make_plan(spec, problem, backend)
-
-    return cached_plan(adapter, operands, ("packed", causal, window, scale, softcap, backend, needs_grad), judge)
+    spec, problem = validate.attention_packed(
+        infos(adapter, operands._asdict()), framework=adapter.name, needs_grad=needs_grad, causal=causal,
+        window=window, scale=scale, softcap=softcap,
+    )  # fmt: skip
+    return remember(key, make_plan(spec, problem, backend))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewise.attention import cached_plan, infos
-from tilewise.choose.plan import Plan, make_plan
+from tilewise.attention import infos, known_plan, plan_key, remember
+from tilewise.choose.plan import make_plan
 from tilewise.errors import InvalidInput
 from tilewise.frameworks.detect import detect, entry
 from tilewise.spec import validate
@@ -72,20 +72,20 @@ def ragged_paged_attention(
         )
     )
 
-    def judge() -> Plan:
-        spec, problem = validate.ragged_paged_attention(
-            infos(adapter, operands._asdict()), framework=adapter.name, causal=causal, window=window, scale=scale,
-            softcap=softcap, batch_invariant=batch_invariant,
-        )  # fmt: skip
-        return make_plan(spec, problem, backend)
-
     if adapter.needs_grad(*operands):
         raise InvalidInput(
             "ragged_paged_attention: it is for serving and has no gradient, but an input wants one; "
             "detach it (or use attention_packed for training)."
         )
-    options = ("paged", scale, causal, window, softcap, batch_invariant, backend)
-    out, lse = adapter.run_paged(cached_plan(adapter, operands, options, judge), operands)
+    key = plan_key(adapter, operands, ("paged", scale, causal, window, softcap, batch_invariant, backend))
+    plan = known_plan(key)
+    if plan is None:
+        spec, problem = validate.ragged_paged_attention(
+            infos(adapter, operands._asdict()), framework=adapter.name, causal=causal, window=window, scale=scale,
+            softcap=softcap, batch_invariant=batch_invariant,
+        )  # fmt: skip
+        plan = remember(key, make_plan(spec, problem, backend))
+    out, lse = adapter.run_paged(plan, operands)
     return (out, lse) if return_lse else out
 
 
@@ -126,14 +126,14 @@ def append_to_pages(
         None, k_pages, v_pages, kv_lens, page_indices, cu_q_lens, num_seqs, None, k_scale, v_scale, None
     )
 
-    def judge() -> Plan:
-        given = {name: x for name, x in operands._asdict().items() if name != "q"}
-        spec, problem = validate.append_to_pages(infos(adapter, {"k": k, "v": v, **given}), framework=adapter.name)
-        return make_plan(spec, problem, backend)
-
     if adapter.needs_grad(k, v, k_pages, v_pages):
         raise InvalidInput("append_to_pages: it has no gradient, but an input wants one; detach it.")
-    plan = cached_plan(adapter, (k, v, *operands[1:]), ("append", backend), judge)
+    key = plan_key(adapter, (k, v, *operands[1:]), ("append", backend))
+    plan = known_plan(key)
+    if plan is None:
+        given = {name: x for name, x in operands._asdict().items() if name != "q"}
+        spec, problem = validate.append_to_pages(infos(adapter, {"k": k, "v": v, **given}), framework=adapter.name)
+        plan = remember(key, make_plan(spec, problem, backend))
     k_pages, v_pages = adapter.run_append(plan, operands, k, v)
     return k_pages if v_pages is None else (k_pages, v_pages)
 

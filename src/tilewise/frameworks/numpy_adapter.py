@@ -104,8 +104,8 @@ class NumpyAdapter:
             raise InvalidInput(f"{name} must be a NumPy array like the first argument, but is a {type(x).__name__}.")
         return ArrayInfo(x.shape, x.dtype.name, "cpu")
 
-    def signature(self, x: Any) -> Any:
-        return x.shape, x.dtype
+    def signature(self, arrays: Any) -> Any:
+        return tuple([None if x is None else (x.shape, x.dtype) for x in arrays])
 
     def needs_grad(self, *arrays: Any) -> bool:
         return False

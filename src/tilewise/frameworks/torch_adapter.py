@@ -16,7 +16,7 @@ from tilewise.frameworks.torch_namespace import NAMES, TorchNamespace
 from tilewise.spec import merge_reference
 from tilewise.spec.problem import ArrayInfo, Gradients, Operands, PagedOperands
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
 _transformed = torch._C._are_functorch_transforms_active
 _modes = torch._C._len_torch_dispatch_stack
 _tracing = torch._C._get_tracing_state
@@ -60,9 +60,14 @@ class TorchAdapter:
                                "attention_packed takes sequences of different lengths.")  # fmt: skip
         return ArrayInfo(tuple(int(size) for size in x.shape), NAMES.get(x.dtype, str(x.dtype)[6:]), str(x.device))
 
-    def signature(self, x: Any) -> Any:
+    def signature(self, arrays: Any) -> Any:
         # Strides too: plan.memo holds a native call that has them in it.
-        return (x.shape, x.stride(), x.dtype) if x.is_cpu else (x.shape, x.stride(), x.dtype, x.device)
+        seen = tuple([
+            None if x is None
+            else (x.shape, x.stride(), x.dtype) if x.is_cpu else (x.shape, x.stride(), x.dtype, x.device)
+            for x in arrays
+        ])  # fmt: skip
+        return seen, torch.is_grad_enabled() and self.needs_grad(*arrays)
 
     def needs_grad(self, *arrays: Any) -> bool:
         if not torch.is_grad_enabled():
@@ -115,12 +120,12 @@ class TorchAdapter:
 
 def _direct(arrays: Any) -> bool:
     """Are these tensors with memory of their own, and does nothing watch the call?"""
-    if _transformed() or _modes() or _tracing() is not None or forward_ad._current_level >= 0:
+    if _transformed() or _modes() or forward_ad._current_level >= 0 or _tracing() is not None:
         return False
     for x in arrays:
-        if x is not None and (type(x) not in _PLAIN or x.is_meta):
+        if x is not None and type(x) is not _TENSOR and type(x) is not _PARAMETER:
             return False
-    return True
+    return not arrays[1].is_meta
 
 
 def _castable(x: Any) -> bool:

@@ -47,12 +47,13 @@ ACCESS = TorchAccess()
 class Prepared:
     """A dense call of q, k and v alone, with all but the addresses known."""
 
-    __slots__ = ("call", "like", "lse_shape", "out_shape", "plan")
+    __slots__ = ("call", "like", "lse_shape", "out_like_q", "out_shape", "plan")
 
-    def __init__(self, plan: Plan, strides: list[tuple[int, ...]]) -> None:
+    def __init__(self, plan: Plan, q: torch.Tensor, strides: list[tuple[int, ...]]) -> None:
         self.plan = plan
         self.call = launch.plain_call(plan, *strides).forward_plain
         self.out_shape, self.lse_shape = plan.problem.out_shape, plan.problem.lse_shape
+        self.out_like_q = q.is_contiguous() and tuple(q.shape) == self.out_shape
         self.like = ACCESS.empty((0,), plan.problem.real)  # new_empty is the fastest way to a tensor
 
     def __call__(self, operands: Operands, need_lse: bool) -> tuple[Any, Any]:
@@ -60,7 +61,7 @@ class Prepared:
         q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
         if not (q_at and k_at and v_at) or q.is_neg() or k.is_neg() or v.is_neg():
             return launch.forward(ACCESS, self.plan, operands)
-        out = q.new_empty(self.out_shape)
+        out = torch.empty_like(q) if self.out_like_q else q.new_empty(self.out_shape)
         if not need_lse:
             self.call(q_at, k_at, v_at, out.data_ptr(), 0)
             return out, None
@@ -75,7 +76,7 @@ def forward(plan: Plan, operands: Operands) -> tuple[Any, Any]:
         widths = (plan.problem.qk_dim, plan.problem.qk_dim, plan.problem.v_dim)
         dense_rows = all(s[-1] == 1 or width == 1 for s, width in zip(strides, widths))
         alone = plan.problem.form == "dense" and all(x is None for x in operands[3:])
-        plan.memo.append(Prepared(plan, strides) if alone and dense_rows else None)
+        plan.memo.append(Prepared(plan, operands.q, strides) if alone and dense_rows else None)
     return launch.forward(ACCESS, plan, operands)
 
 
