@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,28 +28,65 @@ def training_text() -> bytes:
     return "\n\n".join(topics[name] for name in sorted(topics)).encode()
 
 
-def make_training(
-    sizes: GptSizes, text: bytes, attention: Attention, dtype: Any, steps: int, seed: int, batch_size: int,
-    learning_rate: float,
-) -> Iterator[tuple[float, float]]:  # fmt: skip
-    """Train from a seed; yields (loss, seconds) of each step. Same seed, same weights and batches in any dtype."""
+class Training:
+    """A model, its optimizer and its stream of batches. Same seed, same weights and batches."""
+
+    def __init__(
+        self, sizes: GptSizes, text: bytes, attention: Attention, seed: int, batch_size: int, learning_rate: float
+    ) -> None:
+        import torch
+
+        self.sizes, self.batch_size = sizes, batch_size
+        self._generator = torch.Generator().manual_seed(seed)
+        self.model = make_gpt(sizes, attention, self._generator)
+        self._data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+        self._optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.1
+        )
+
+    def next_batch(self) -> torch.Tensor:
+        """[batch, context + 1] of bytes."""
+        import torch
+
+        last = len(self._data) - self.sizes.context - 1
+        starts = torch.randint(last, (self.batch_size,), generator=self._generator)
+        return torch.stack([self._data[start : start + self.sizes.context + 1] for start in starts.tolist()])
+
+    def step(self, windows: torch.Tensor) -> float:
+        """One AdamW step; the loss before it."""
+        import torch
+
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(self.model, windows)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self._optimizer.step()
+        return float(loss.item())
+
+
+def loss_of(model: torch.nn.Module, windows: torch.Tensor) -> torch.Tensor:
     import torch
 
-    generator = torch.Generator().manual_seed(seed)
-    model = make_gpt(sizes, attention, generator).to(dtype)
-    data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
-    for _ in range(steps):
-        began = time.perf_counter()
-        starts = torch.randint(len(data) - sizes.context - 1, (batch_size,), generator=generator)
-        windows = torch.stack([data[start : start + sizes.context + 1] for start in starts.tolist()])
-        logits = model(windows[:, :-1])
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        yield loss.item(), time.perf_counter() - began
+    logits = model(windows[:, :-1])
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+
+
+def attention_gradients(
+    sizes: GptSizes, attention: Attention, weights: dict[str, Any], windows: torch.Tensor, dtype: Any
+) -> list[dict[str, torch.Tensor]]:
+    """At given weights, computed in `dtype`: for each layer the gradients of its q, k and v matrices, as float64.
+
+    These are what attention's backward makes (dQ, dK and dV times the layer's input). The whole model's gradient would
+    hide them: a scale wrong by 1e-4 leaves it as it is, to seven digits.
+    """
+    import torch
+
+    model = make_gpt(sizes, attention, torch.Generator())
+    model.load_state_dict(weights)
+    model.to(dtype)
+    loss_of(model, windows).backward()  # type: ignore[no-untyped-call]
+    gradients = [p.grad for name, p in model.named_parameters() if name.endswith("qkv.weight")]
+    return [dict(zip("qkv", g.double().chunk(3), strict=True)) for g in gradients if g is not None]
 
 
 def make_gpt(sizes: GptSizes, attention: Attention, generator: torch.Generator) -> torch.nn.Module:
@@ -93,8 +129,6 @@ def make_gpt(sizes: GptSizes, attention: Attention, generator: torch.Generator) 
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 parameter.normal_(0.0, 0.02, generator=generator)
-            elif parameter.ndim == 1:
-                pass  # norms begin at one and zero
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)

@@ -1,13 +1,17 @@
-"""`tilewise demo --train`: a small GPT learns Python's own manual, once with tilewise and once with PyTorch's attention.
+"""`tilewise demo --train`: a small GPT learns Python's own manual, with tilewise and with PyTorch's attention.
 
-Both models start from the same weights and read the same batches. Rounding differs, and training amplifies it, so
-"the curves agree" needs a yardstick: a third model, in float64, is the truth, and PyTorch's own float32 distance from it
-says how far apart two right implementations may drift.
+All models start from the same weights and read the same batches. Training amplifies rounding: two right
+implementations drift apart, by amounts that differ a hundredfold from seed to seed, so the distance of free-running
+curves proves little. It is shown beside the distance of two of PyTorch's own attentions. What is *judged* is free of
+that: on the very weights that the tilewise run has reached, the gradients of every layer's q, k and v matrices, in
+float32 by each attention, against float64. There the rule of the house holds for each of q, k and v: at most twice the
+error of PyTorch's, in the median over layers and steps (single ones scatter, where a gradient nearly cancels).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import statistics
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,34 +23,46 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewise.demo.checkpoint import DemoUnavailable
-from tilewise.demo.small_gpt import GptSizes, make_training, training_text
+from tilewise.demo.small_gpt import Attention, GptSizes, Training, attention_gradients, training_text
 
-TILEWISE, TORCH, TRUTH = "tilewise", "torch sdpa", "torch sdpa, float64"
-# Two float32 runs drift like two random walks of one size; their largest excursions differ by less than this.
-ALLOWED_DRIFT = 4.0
+TILEWISE, TORCH, PLAIN = "tilewise", "torch sdpa", "torch softmax(qk)v"
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
+class Probe:
+    """Relative error |g - g64| / |g64| of one layer's q, k or v gradient at one step, by each attention."""
+
+    step: int
+    kind: str  # "q", "k" or "v"
+    tilewise: float
+    torch: float
+
+    @property
+    def ratio(self) -> float:
+        """1: as exact as PyTorch. An error below one ulp counts as one ulp."""
+        return self.tilewise / max(self.torch, 2**-23)
+
+
+@dataclass(frozen=True)
 class TrainResult:
-    """Loss curves by name, and how far the float32 ones strayed from float64."""
+    """Loss curves by name, and the gradient probes along the tilewise run."""
 
     losses: dict[str, list[float]]
     seconds: dict[str, float]
+    probes: tuple[Probe, ...]
 
-    def drift(self, name: str) -> float:
-        """Largest distance from the float64 curve, over all steps."""
-        return max(abs(a - b) for a, b in zip(self.losses[name], self.losses[TRUTH], strict=True))
+    def apart(self, one: str, other: str) -> float:
+        """Largest difference of two curves, step by step."""
+        return max(abs(a - b) for a, b in zip(self.losses[one], self.losses[other], strict=True))
 
-    @property
-    def largest_difference(self) -> float:
-        """Between tilewise and PyTorch, step by step."""
-        return max(abs(a - b) for a, b in zip(self.losses[TILEWISE], self.losses[TORCH], strict=True))
+    def error_ratio(self, kind: str) -> float:
+        """Median over layers and steps of tilewise's gradient error relative to PyTorch's."""
+        return statistics.median(probe.ratio for probe in self.probes if probe.kind == kind)
 
     @property
     def ok(self) -> bool:
-        rounding = 2**-23 * max(self.losses[TRUTH])  # one ulp of the loss itself
-        return self.drift(TILEWISE) <= ALLOWED_DRIFT * self.drift(TORCH) + rounding
+        return all(self.error_ratio(kind) <= 2 for kind in "qkv")
 
     @property
     def exit_status(self) -> int:
@@ -60,33 +76,44 @@ def run_train_demo(
     sizes: GptSizes | None = None,
     batch_size: int = 8,
     learning_rate: float = 1e-3,
+    probes: int = 8,
     plot: Path | None = None,
     console: Console | None = None,
 ) -> TrainResult:
-    """Train the same small GPT three times, in step, and compare the loss curves.
+    """Train the same small GPT with each attention, in step, and compare.
 
     Args:
-        steps: AdamW steps. seed: weights and batches. plot: write the curves there (PNG, SVG or PDF; matplotlib).
+        steps: AdamW steps. seed: weights and batches. probes: how often gradients are measured against float64.
+        plot: write the curves there (PNG, SVG or PDF; matplotlib).
 
     Raises:
         DemoUnavailable: PyTorch (or matplotlib, for a plot) is missing.
-        ValueError: steps or batch_size below 1.
+        ValueError: steps, batch_size or probes below 1.
     """
-    if steps < 1 or batch_size < 1:
-        raise ValueError(f"steps and batch_size must be at least 1, not {steps} and {batch_size}")
-    console = console or Console()
-    sizes = sizes or GptSizes()
-    runs = _start(sizes, steps, seed, batch_size, learning_rate)
+    if min(steps, batch_size, probes) < 1:
+        raise ValueError(f"{steps=}, {batch_size=} and {probes=} must be at least 1")
+    attentions = _attentions()
+    console, sizes, text = console or Console(), sizes or GptSizes(), training_text()
+    runs = {
+        name: Training(sizes, text, attention, seed, batch_size, learning_rate)
+        for name, attention in attentions.items()
+    }
     losses: dict[str, list[float]] = {name: [] for name in runs}
     seconds = dict.fromkeys(runs, 0.0)
+    measured: list[Probe] = []
+    probed = {i * (steps - 1) // max(probes - 1, 1) for i in range(probes)}
     with Live(console=console, auto_refresh=False) as live:
-        for _ in range(steps):
+        for step in range(steps):
             for name, run in runs.items():
-                loss, elapsed = next(run)
-                losses[name].append(loss)
-                seconds[name] += elapsed
+                windows = run.next_batch()
+                if name == TILEWISE and step in probed:
+                    measured.extend(_probe(step, run, windows, attentions))
+                began = time.perf_counter()
+                losses[name].append(run.step(windows))
+                seconds[name] += time.perf_counter() - began
             live.update(_view(losses, steps), refresh=True)
-    result = TrainResult(losses, seconds)
+        console.print()
+    result = TrainResult(losses, seconds, tuple(measured))
     console.print(_summary(result))
     if plot is not None:
         _plot(result, plot)
@@ -94,9 +121,8 @@ def run_train_demo(
     return result
 
 
-def _start(
-    sizes: GptSizes, steps: int, seed: int, batch_size: int, learning_rate: float
-) -> dict[str, Iterator[tuple[float, float]]]:
+def _attentions() -> dict[str, Attention]:
+    """Three right ways, q, k, v [batch, tokens, heads, head_dim]."""
     try:
         import torch
     except ImportError:
@@ -110,16 +136,28 @@ def _start(
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
-    kinds: dict[str, tuple[Callable[..., Any], Any]] = {
-        TILEWISE: (by_tilewise, torch.float32),
-        TORCH: (by_torch, torch.float32),
-        TRUTH: (by_torch, torch.float64),
-    }
-    text = training_text()
-    return {
-        name: make_training(sizes, text, attention, dtype, steps, seed, batch_size, learning_rate)
-        for name, (attention, dtype) in kinds.items()
-    }
+    def plainly(q: Any, k: Any, v: Any) -> Any:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v).transpose(1, 2)
+
+    return {TILEWISE: by_tilewise, TORCH: by_torch, PLAIN: plainly}
+
+
+def _probe(step: int, run: Training, windows: Any, attentions: dict[str, Attention]) -> list[Probe]:
+    import torch
+
+    def gradients(name: str, dtype: Any) -> list[dict[str, Any]]:
+        return attention_gradients(run.sizes, attentions[name], run.model.state_dict(), windows, dtype)
+
+    exact = gradients(PLAIN, torch.float64)
+    ours, theirs = gradients(TILEWISE, torch.float32), gradients(TORCH, torch.float32)
+    return [
+        Probe(step, kind, *(float((got[kind] - truth[kind]).norm() / truth[kind].norm()) for got in (our, their)))
+        for truth, our, their in zip(exact, ours, theirs, strict=True)
+        for kind in "qkv"
+    ]
 
 
 def _view(losses: dict[str, list[float]], steps: int) -> Panel:
@@ -141,15 +179,17 @@ def _spark(curve: list[float], low: float, top: float, width: int = 48) -> str:
 
 
 def _summary(result: TrainResult) -> Table:
-    table = Table(title="one model, one text, three attentions", title_justify="left")
-    for column in ("attention", "first loss", "last loss", "largest distance from float64", "seconds"):
+    table = Table(title="one model, one text, three attentions", title_justify="left", caption_justify="left")
+    for column in ("attention", "first loss", "last loss", "seconds", "furthest from torch sdpa"):
         table.add_column(column, justify="left" if column == "attention" else "right")
     for name, curve in result.losses.items():
-        drift = "-" if name == TRUTH else f"{result.drift(name):.2e}"
-        table.add_row(name, f"{curve[0]:.4f}", f"{curve[-1]:.4f}", drift, f"{result.seconds[name]:.1f}")
-    mark = "[bold green]✓[/bold green]" if result.ok else "[bold red]✗[/bold red]"
-    table.caption = f"{mark} tilewise and torch are at most {result.largest_difference:.2e} apart, step by step"
-    table.caption_justify = "left"
+        apart = "-" if name == TORCH else f"{result.apart(name, TORCH):.1e}"
+        table.add_row(name, f"{curve[0]:.4f}", f"{curve[-1]:.4f}", f"{result.seconds[name]:.1f}", apart)
+    ratios = ", ".join(f"d{kind.upper()} {result.error_ratio(kind):.2f}" for kind in "qkv")
+    table.caption = (
+        f"{'[bold green]✓' if result.ok else '[bold red]✗'}[/] gradients on the same weights: error against float64, "
+        f"relative to torch's, median of {len(result.probes) // 3}: {ratios} (at most 2)"
+    )
     return table
 
 
@@ -164,10 +204,12 @@ def _plot(result: TrainResult, path: Path) -> None:
     curves, apart = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     for name, style in ((TORCH, {"linewidth": 4, "alpha": 0.35}), (TILEWISE, {"linewidth": 1.2})):
         curves.plot(result.losses[name], label=name, **style)
-        distance = [abs(a - b) for a, b in zip(result.losses[name], result.losses[TRUTH], strict=True)]
-        apart.semilogy([max(d, 1e-12) for d in distance], label=name, linewidth=1)
+    for name in (TILEWISE, PLAIN):
+        distance = [abs(a - b) for a, b in zip(result.losses[name], result.losses[TORCH], strict=True)]
+        apart.semilogy([max(d, 1e-9) for d in distance], label=name, linewidth=1)
+    apart.legend()
     curves.set_ylabel("loss (nats a byte)")
     curves.legend()
-    apart.set_ylabel("distance from float64")
+    apart.set_ylabel("distance from torch sdpa")
     apart.set_xlabel("step")
     figure.savefig(path)
