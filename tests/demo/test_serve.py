@@ -10,6 +10,7 @@ import pytest
 from tests.demo.tiny import END, greedy, tiny_llama
 from tilewise.demo.check import check_answer
 from tilewise.demo.kv_formats import KV_DTYPES, calibrate
+from tilewise.demo.llama import Llama
 from tilewise.demo.serve import Request, Server
 
 LLAMA = tiny_llama()
@@ -142,16 +143,15 @@ class TestCheck:
         assert check_answer(LLAMA, PREFIX, request).largest_logit_difference > 0.1
 
     def test_equal_logits_are_a_tie(self) -> None:
-        """Two tokens with one embedding always tie; argmax takes the first, so serving the second is no error."""
-        request = self.served()
-        twin = (request.answer[-1] + 1) % 61
+        """Two tokens with one embedding have one logit; argmax takes the first, so serving the second is no error."""
+        request = Request([5, 6, 7, 8], 1)
+        serve(Server(LLAMA, PREFIX, end_token=-1, num_pages=16), [request])
+        picked = request.answer[0]
+        twin = next(t for t in range(picked + 1, 61) if t not in (*PREFIX, *request.prompt))
         embedding = LLAMA.weights.embedding.copy()
-        embedding[twin] = embedding[request.answer[-1]]
-        llama = tiny_llama()
-        llama.weights = dataclasses.replace(LLAMA.weights, embedding=embedding)
-        other = Request(request.prompt, 1)
-        serve(Server(llama, PREFIX, end_token=-1, num_pages=16), [other])
-        picked = other.answer[0]
-        same = [t for t in range(61) if t != picked and np.array_equal(embedding[t], embedding[picked])]
-        other.answer[0] = same[0] if same else picked
-        assert check_answer(llama, PREFIX, other).exact
+        embedding[twin] = embedding[picked]
+        llama = Llama(dataclasses.replace(LLAMA.weights, embedding=embedding))
+        request.answer[0] = twin
+        check = check_answer(llama, PREFIX, request)
+        assert [(d.served, d.dense, d.tie) for d in check.disagreements] == [(twin, picked, True)]
+        assert check.exact

@@ -90,11 +90,11 @@ def load_checkpoint(path: Path | None = None, progress: Callable[[int, int], Non
         """Reads through a plain array: slicing a memmap 250,000 times costs seconds."""
 
         @property
-        def data(self) -> NDArray[np.uint8]:
+        def data(self) -> Any:
             return self._plain
 
         @data.setter
-        def data(self, mapped: NDArray[np.uint8]) -> None:
+        def data(self, mapped: Any) -> None:
             self._plain = np.asarray(mapped)
 
     path = path or find_checkpoint()

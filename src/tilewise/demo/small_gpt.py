@@ -58,7 +58,7 @@ class Training:
 
         self._optimizer.zero_grad(set_to_none=True)
         loss = loss_of(self.model, windows)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self._optimizer.step()
         return float(loss.item())
@@ -84,7 +84,7 @@ def attention_gradients(
     model = make_gpt(sizes, attention, torch.Generator())
     model.load_state_dict(weights)
     model.to(dtype)
-    loss_of(model, windows).backward()  # type: ignore[no-untyped-call]
+    loss_of(model, windows).backward()
     gradients = [p.grad for name, p in model.named_parameters() if name.endswith("qkv.weight")]
     return [dict(zip("qkv", g.double().chunk(3), strict=True)) for g in gradients if g is not None]
 
