@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from tilewise.backends.cpu import library
@@ -58,6 +59,8 @@ def calls() -> dict[str, Call]:
 def answer(backend: str, framework: str, call: Call) -> str | None:
     """Why not, or None; what this machine lacks is not looked at."""
     module = backend_list.load(backend)
+    if backend != "composed" and find_spec(f"{backend_list.MODULES[backend]}.launch_{framework}") is None:
+        return f"{backend} does not take {framework} arrays"
     spec, problem = call
     for dtype in (problem.dtype, getattr(problem, "page_dtype", problem.dtype)):
         if dtype in NO_ARRAYS.get(framework, ()):
@@ -76,7 +79,7 @@ def markdown() -> str:
     columns: dict[tuple[str, ...], list[str]] = {}
     for backend in backend_list.MODULES:
         for framework in FRAMEWORKS:
-            if framework in ADAPTERS:
+            if find_spec(ADAPTERS[framework]) is not None:
                 cells = tuple(_cell(answer(backend, framework, call), reasons) for call in calls().values())
                 columns.setdefault((backend, *cells), []).append(framework)
     heads = [f"{key[0]}: {', '.join(frameworks)}" for key, frameworks in columns.items()]
