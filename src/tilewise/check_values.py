@@ -20,6 +20,8 @@ def check_values(
     kv_lens: Any = None,
     q_starts: Any = None,
     kv_starts: Any = None,
+    q_segment_ids: Any = None,
+    kv_segment_ids: Any = None,
     page_indices: Any = None,
     cu_q_lens: Any = None,
     num_seqs: Any = None,
@@ -33,6 +35,7 @@ def check_values(
         q_len, kv_len: sizes T and S that q_lens and kv_lens (dense) or the starts (packed) may not pass.
         q_lens, kv_lens: int [B] of a dense call; or kv_lens int [max_seqs] of a paged one, with page_indices.
         q_starts, kv_starts: int [n + 1] of a packed call.
+        q_segment_ids, kv_segment_ids: int [B, T] and [B, S]; they must fit int32.
         page_indices, cu_q_lens, num_seqs: int [max_seqs, pages_per_seq], [max_seqs + 1] and [1] of a paged call.
         num_pages, page_size, max_tokens: sizes of a paged call.
 
@@ -48,6 +51,9 @@ def check_values(
     for name, starts, size in (("q_starts", q_starts, q_len), ("kv_starts", kv_starts, kv_len)):
         if starts is not None:
             _starts(name, _ints(starts), size, "tokens")
+    for name, ids in (("q_segment_ids", q_segment_ids), ("kv_segment_ids", kv_segment_ids)):
+        if ids is not None:
+            _in_range(f"{name}.flat", _ints(ids).reshape(-1), -(2**31), 2**31 - 1)
 
 
 def _ints(array: Any) -> np.ndarray:

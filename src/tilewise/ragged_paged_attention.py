@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tilewise.attention import infos, known_plan, plan_key, remember
@@ -150,5 +151,7 @@ def split_pages(kv_pages: Any) -> tuple[Array, Array | None]:
 def _scale_array(adapter: Any, like: Array, scale: Any) -> Any:
     """A Python number becomes a scalar array on the device of `like`."""
     if isinstance(scale, int | float) and not isinstance(scale, bool):
+        if not math.isfinite(scale):
+            raise InvalidInput(f"k_scale and v_scale must be finite, but one is {scale}.")
         return adapter.scalar(float(scale), like)
     return scale

@@ -45,8 +45,9 @@ def test_dense(q_len: int, kv_len: int, window: Any) -> None:
     bias, sinks = random.standard_normal((batch, heads, q_len, kv_len)), random.standard_normal(heads)
     mask = random.random((batch, heads, q_len, kv_len)) > 0.3
     q_ids, kv_ids = random.integers(-1, 2, (batch, q_len)), random.integers(-1, 2, (batch, kv_len))
-    out, lse = tw.attention(q, k, v, window=window, bias=bias, mask=mask, sinks=sinks, softcap=2.0, scale=0.7,
-                            q_segment_ids=q_ids, kv_segment_ids=kv_ids, return_lse=True, backend="composed")  # fmt: skip
+    options: dict[str, Any] = {"q_segment_ids": q_ids, "kv_segment_ids": kv_ids, "softcap": 2.0, "scale": 0.7}
+    out, lse = tw.attention(q, k, v, window=window, bias=bias, mask=mask, sinks=sinks, return_lse=True,
+                            backend="composed", **options)  # fmt: skip
     left, right = window or (None, None)
     for b in range(batch):
         for h in range(heads):

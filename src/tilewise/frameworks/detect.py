@@ -47,7 +47,8 @@ def entry(function: Callable[P, R]) -> Callable[P, R]:
 
 def _announce(kind: type) -> None:
     adapter = _adapters.get(kind)
-    (adapter if adapter is not None else _look_up(kind)).announce()
+    if adapter is not None or kind.__module__.partition(".")[0] in ADAPTERS:  # else the function says what is wrong
+        (adapter if adapter is not None else _look_up(kind)).announce()
 
 
 # torch.compile runs what is marked so while it traces, in place of tracing it.

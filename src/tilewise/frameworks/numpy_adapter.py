@@ -127,6 +127,8 @@ class NumpyAdapter:
 
     @_quiet
     def run_append(self, plan: Plan, operands: PagedOperands, k: Any, v: Any) -> tuple[Any, Any | None]:
+        if not all(x is None or x.flags.writeable for x in (operands.k_pages, operands.v_pages)):
+            raise InvalidInput("append_to_pages: the pages are read-only; they are written in place.")
         return backend_list.load(plan.backend).append(plan, operands, k, v)
 
     @_quiet

@@ -29,6 +29,8 @@ class _Call:
         self.texts.update({key: repr(value) for key, value in options.items() if value is not None})
 
     def __getitem__(self, name: str) -> ArrayInfo:
+        if name not in self.given:
+            raise self.refuse(f"{name} must be an array, but is None")
         return self.given[name]
 
     def __contains__(self, name: str) -> bool:

@@ -64,7 +64,7 @@ def _on_host(problem: Problem | PagedProblem, values: Any) -> bool:
 
 
 def _check(plan: Plan, operands: Operands) -> None:
-    names = ("q_lens", "kv_lens", "q_starts", "kv_starts")
+    names = ("q_lens", "kv_lens", "q_starts", "kv_starts", "q_segment_ids", "kv_segment_ids")
     values = {name: getattr(operands, name) for name in names if getattr(operands, name) is not None}
     if values and _on_host(plan.problem, next(iter(values.values()))):
         check_values(q_len=plan.problem.q_len, kv_len=plan.problem.kv_len, **values)
