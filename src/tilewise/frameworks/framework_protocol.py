@@ -53,7 +53,7 @@ class Adapter(Protocol):
     def announce(self) -> None: ...  # before the first call, also of a call that a compiler traces
     def convert(self, operands: Operands | PagedOperands) -> Any: ...  # what the framework does first (autocast)
     def info(self, name: str, x: Array) -> ArrayInfo: ...  # InvalidInput if x is no array of this framework
-    def signature(self, arrays: tuple[Array | None, ...]) -> Any: ...  # hashable; equal for calls that plan alike; cheap
+    def signature(self, arrays: tuple[Any, ...]) -> Any: ...  # hashable; equal for calls that plan alike; cheap
     def needs_grad(self, *arrays: Array) -> bool: ...
     def run(self, plan: Plan, operands: Operands, need_lse: bool = True) -> tuple[Array, Array | None]: ...
     # (out, lse), differentiable; lse may be None where it is not needed
