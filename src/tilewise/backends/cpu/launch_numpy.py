@@ -8,7 +8,6 @@ import numpy as np
 
 from tilewise.backends.cpu import launch
 from tilewise.choose.plan import Plan
-from tilewise.errors import InvalidInput
 from tilewise.frameworks.numpy_adapter import DTYPES
 from tilewise.spec.problem import Gradients, Operands, PagedOperands
 
@@ -71,9 +70,6 @@ def paged(plan: Plan, operands: PagedOperands) -> tuple[Any, Any]:
 
 
 def append(plan: Plan, operands: PagedOperands, k: Any, v: Any) -> tuple[Any, Any | None]:
-    for pages in (operands.k_pages, operands.v_pages):
-        if pages is not None and not pages.flags.writeable:
-            raise InvalidInput("append_to_pages: the pages are read-only; they are written in place.")
     return launch.append(ACCESS, plan, operands, k, v)
 
 
