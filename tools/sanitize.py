@@ -55,7 +55,7 @@ def build(name: str, wanted: list[str]) -> Path:
     cmake = ["cmake", "-S", str(ROOT), "-B", str(folder / "cmake"), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
              f"-DTILEWISE_SANITIZE={name}", f"-DTILEWISE_LEVELS={';'.join(wanted)}",
              f"-DTILEWISE_EMULATED_LEVEL={'ON' if 'v4_emulated' in wanted else 'OFF'}",
-             f"-DPython_EXECUTABLE={sys.executable}", f"-Dnanobind_DIR={_nanobind()}"]  # fmt: skip
+             f"-DPython_EXECUTABLE={sys.executable}", f"-Dnanobind_DIR={nanobind_dir()}"]  # fmt: skip
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     subprocess.run(cmake, check=True, stdout=subprocess.DEVNULL, env=environment)
     subprocess.run(["cmake", "--build", str(folder / "cmake")], check=True, stdout=subprocess.DEVNULL, env=environment)
@@ -79,7 +79,7 @@ def run(name: str, folder: Path, level: str, tags: str) -> int:
     return subprocess.run(command, env=environment, cwd=folder).returncode
 
 
-def _nanobind() -> str:
+def nanobind_dir() -> str:
     command = [sys.executable, "-m", "nanobind", "--cmake_dir"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
