@@ -14,7 +14,6 @@ constexpr int64_t kTaskElements = 32 << 10;
 // stored = x / scale, in the precision of x.
 template <class T, class F> TW_INLINE T stored(F x) {
   if constexpr (kIs8Bit<T>) return encode8<T>(x);
-  else if constexpr (std::is_same_v<T, bf16> && std::is_same_v<F, double>) return to_bf16(round_to_odd(x));
   else return from_float<T>(x);
 }
 template <class S, class T> void write_row(const S* row, int64_t n, float scale, T* out) {

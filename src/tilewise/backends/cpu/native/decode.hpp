@@ -16,6 +16,8 @@ constexpr int kDecodeKeys = 64;                  // keys in a block, at most
 constexpr int lane_rows(int rows) { return rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : 8; }
 constexpr int padded_keys(int keys) { return (keys + 2 * kLanes - 1) / (2 * kLanes) * (2 * kLanes); }
 
+template <class W, class T> constexpr int groups_of_line = W::group * sizeof(T) < 64 ? 64 / (W::group * sizeof(T)) : 1;
+
 // The last, short group of a row, without reading past it.
 template <class W, class T> TW_INLINE void load_key_tail(const T* p, int n, typename W::Vector* out) {
   T copy[W::group] = {};
@@ -67,7 +69,7 @@ TW_INLINE void score_step(const T* const* key, int64_t d, int left, const typena
   }
 }
 
-// key[] repeats its last row up to padded_keys(keys). Scores come out as powers of two:
+// key[] repeats its last row up to padded_keys(keys) + kLanes. Scores come out as powers of two:
 // times `multiplier`, which is scale * log2(e) and whatever scale all keys share.
 template <class W, int R, class T>
 TW_NOINLINE void score_keys(const T* const* key, int keys, int64_t dim, const typename W::Word* q, int64_t ldq,
@@ -77,12 +79,10 @@ TW_NOINLINE void score_keys(const T* const* key, int keys, int64_t dim, const ty
     f32v acc[kLanes] = {};
     int64_t d = 0;
     const typename W::Word* x = q;
-    for (; d + kLine<T> <= dim; d += kLine<T> - W::group) {  // the next keys come from the second cache meanwhile
+    while (d + groups_of_line<W, T> * W::group <= dim) {  // the next keys come out of the second cache meanwhile
       TW_UNROLL(16) for (int i = 0; i < K; i++) __builtin_prefetch(key[K + i] + d, 0, 3);
-      TW_UNROLL(8) for (int i = 0; i < kLine<T>; i += W::group, d += W::group, x += W::key_vectors * kLanes)
+      TW_UNROLL(4) for (int g = 0; g < groups_of_line<W, T>; g++, d += W::group, x += W::key_vectors * kLanes)
         score_step<W, R, K, false>(key, d, 0, x, ldq, acc);
-      d -= W::group;
-      d += W::group;
     }
     for (; d + W::group <= dim; d += W::group, x += W::key_vectors * kLanes) score_step<W, R, K, false>(key, d, 0, x, ldq, acc);
     if (d < dim) score_step<W, R, K, true>(key, d, static_cast<int>(dim - d), x, ldq, acc);
@@ -144,7 +144,7 @@ TW_NOINLINE void soften(const float* s, int keys, const float* value_scale, Runn
   const f32v m = vmax(state.m, max_over_keys<rows>(highest));
   const f32v base = m == inf ? f32v{} : m;  // nothing seen yet: exp2(-inf - 0) is 0, where -inf - -inf is NaN
   const f32v old = exp2v(state.m - base);
-  f32v l = state.l * old;
+  f32v l{};
   for (int i = 0; i < end; i += stride) {
     f32v x[W::step];
     TW_UNROLL(2) for (int j = 0; j < W::step; j++) x[j] = exp2v(load(s + i + j * kLanes) - base);
@@ -163,7 +163,7 @@ TW_NOINLINE void soften(const float* s, int keys, const float* value_scale, Runn
       std::memcpy(p + i / 2, &words, sizeof words);
     }
   }
-  state = {m, l};
+  state = {m, state.l * old + l};
   float lanes[kLanes];
   store(lanes, old);
   for (int r = 0; r < rows; r++) alpha[r] = lanes[r];

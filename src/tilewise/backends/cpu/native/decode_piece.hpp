@@ -138,12 +138,12 @@ template <class W, class T> class Decoder {
 
   void work(const Block& b, int64_t h, State out, Ahead& next) {
     const int64_t head = at_.head + h;
-    const T *key[kDecodeKeys], *value[kDecodeKeys];
+    const T *key[kDecodeKeys + kLanes], *value[kDecodeKeys];
     float key_scale[kDecodeKeys], value_scale[kDecodeKeys];
     const T* k = static_cast<const T*>(a_.pages.k) + head * a_.pages.k_stride_head;
     const T* v = static_cast<const T*>(a_.pages.v) + head * a_.pages.v_stride_head;
     for (int i = 0; i < b.keys; i++) key[i] = k + b.key[i], value[i] = v + b.value[i];
-    for (int i = b.keys; i < padded_keys(b.keys); i++) key[i] = key[b.keys - 1];
+    for (int i = b.keys; i < padded_keys(b.keys) + kLanes; i++) key[i] = key[b.keys - 1];
     const bool k_slots = per_slot(a_.pages.k_scale), v_slots = per_slot(a_.pages.v_scale);
     if (k_slots) slot_scales(a_.pages.k_scale, b, head, key_scale);
     if (v_slots) slot_scales(a_.pages.v_scale, b, head, value_scale);

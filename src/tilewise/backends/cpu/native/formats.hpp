@@ -78,18 +78,13 @@ template <class T> TW_INLINE T encode8(float x) {
     return T{static_cast<uint8_t>(sign | (size > 0x7f800000u ? F::nan : finite))};
   }
 }
-// A double is first rounded to odd, so that the second rounding is the only one that shows.
-TW_INLINE float round_to_odd(double x) {
-  const float f = static_cast<float>(x);
-  uint32_t u;
-  std::memcpy(&u, &f, 4);
-  if (static_cast<double>(f) == x || x != x || (u & 1)) return f;
-  if ((u & 0x7fffffffu) == 0x7f800000u) u--;  // overflow: the largest finite float, which is odd
-  else u += std::fabs(static_cast<double>(f)) < std::fabs(x) ? 1u : -1u;
-  std::memcpy(reinterpret_cast<char*>(const_cast<float*>(&f)), &u, 4);
-  return f;
+// float64 passes through float32 (as everywhere these formats are used), but whole numbers are rounded once.
+template <class T> TW_INLINE T encode8(double x) {
+  if constexpr (std::is_same_v<T, Int8>) {
+    const double clipped = x > 127.0 ? 127.0 : x > -127.0 ? x : x == x ? -127.0 : 0.0;
+    return Int8{static_cast<int8_t>(std::nearbyint(clipped))};
+  } else return encode8<T>(static_cast<float>(x));
 }
-template <class T> TW_INLINE T encode8(double x) { return encode8<T>(round_to_odd(x)); }
 
 // ---- kLanes codes as float32 ----------------------------------------------------------------------------------------
 using i8v = int8_t __attribute__((vector_size(kLanes)));

@@ -6,6 +6,7 @@
 
 #include "decode_kernel.hpp"
 #include "paged_plain.hpp"
+#include "prefill_kernel.hpp"
 #include "threads.hpp"
 #include "workspace.hpp"
 
@@ -13,7 +14,8 @@ namespace tilewise {
 namespace {
 
 constexpr int64_t kSplitKeys = 512;    // keys of a piece: multiples of it, whatever else is in the batch
-constexpr int64_t kDecodeQueries = 8;  // queries of a sequence that pass together
+constexpr int64_t kRowsInPlace = 32;    // rows of a kv head up to which keys are read in place; beyond, packing them pays
+constexpr int64_t kPrefillRows = 512;  // rows that meet a packed block of keys
 constexpr int64_t kStateFloats = 64 << 10;      // of a block of rows, so that it stays in the cache
 constexpr int64_t kSmallWork = 1 << 20;         // multiply-adds that are not worth waking a thread for
 
@@ -21,7 +23,8 @@ constexpr int64_t kSmallWork = 1 << 20;         // multiply-adds that are not wo
 struct Job {
   RowBlock rows;
   KeyRange keys;
-  int64_t pieces = 0, first_piece = 0;
+  bool prefill = false;     // packed keys, one piece
+  int64_t pieces = 0;
   float* states = nullptr;  // of all pieces
   std::atomic<int64_t> left{0};
 };
@@ -38,7 +41,8 @@ KeyRange piece_of(KeyRange k, int64_t i) {
 class Schedule {
  public:
   explicit Schedule(const PagedArguments& a)
-      : a_(a), group_(a.q_heads / a.kv_heads), kernel_(decode_kernel(a.dtype, a.pages.dtype)), columns_(kernel_.columns(a.v_dim)) {}
+      : a_(a), group_(a.q_heads / a.kv_heads), kernel_(decode_kernel(a.dtype, a.pages.dtype)), prefill_(prefill_kernel(a)),
+        columns_(kernel_.columns(a.v_dim)) {}
 
   void run() {
     count(a_.kv_heads);
@@ -58,24 +62,26 @@ class Schedule {
   }
 
  private:
-  // f(rows, keys) for each job.
+  // f(rows, keys, prefill) for each job.
   template <class F> void each_job(F&& f) const {
     const int64_t n = sequences(a_.batch);
     for (int64_t i = 0; i < n; i++) {
       const Sequence s = sequence(a_.batch, i);
-      for (int64_t q = 0; q < s.q_len; q += kDecodeQueries) {
-        const int64_t queries = std::min(kDecodeQueries, s.q_len - q);
+      const bool prefill = s.q_len > 1 && s.q_len * group_ > kRowsInPlace;
+      const int64_t most = prefill ? std::max<int64_t>(1, kPrefillRows / group_) : s.q_len, heads = prefill ? 1 : heads_;
+      for (int64_t q = 0; q < s.q_len; q += most) {
+        const int64_t queries = std::min(most, s.q_len - q);
         const KeyRange keys = s.visible(q, queries, a_.meaning);
-        for (int64_t h = 0; h < a_.kv_heads; h += heads_)
-          f(RowBlock{s, q, queries, h, std::min(heads_, a_.kv_heads - h), group_}, keys);
+        for (int64_t h = 0; h < a_.kv_heads; h += heads)
+          f(RowBlock{s, q, queries, h, std::min(heads, a_.kv_heads - h), group_}, keys, prefill);
       }
     }
   }
   void count(int64_t heads) {
     heads_ = heads;
     jobs_ = pieces_ = floats_ = work_ = 0;
-    each_job([&](const RowBlock& rows, KeyRange keys) {
-      const int64_t n = pieces_of(keys);
+    each_job([&](const RowBlock& rows, KeyRange keys, bool prefill) {
+      const int64_t n = prefill ? 1 : pieces_of(keys);
       jobs_++;
       pieces_ += n;
       if (n > 1) floats_ += n * State::floats(rows.rows(), columns_);
@@ -87,25 +93,26 @@ class Schedule {
   }
   // Heads that a job takes: fewer than all where there are too few pieces to go round. No row's bits depend on it.
   int64_t heads_each(int64_t workers) const {
-    const int64_t most = std::max<int64_t>(1, kStateFloats / (kDecodeQueries * group_ * columns_));
+    const int64_t most = std::max<int64_t>(1, kStateFloats / (std::max(group_, kRowsInPlace) * columns_));
     int64_t parts = 1;
     if (workers > 1 && pieces_ < 4 * workers) parts = std::min((4 * workers + pieces_ - 1) / std::max<int64_t>(pieces_, 1), work_ / (kSmallWork / 4) + 1);
     return std::clamp<int64_t>((a_.kv_heads + parts - 1) / parts, 1, std::min(most, a_.kv_heads));
   }
   void fill(float* states) {
     int64_t j = 0, p = 0;
-    each_job([&](const RowBlock& rows, KeyRange keys) {
+    each_job([&](const RowBlock& rows, KeyRange keys, bool prefill) {
       Job* job = new (job_ + j) Job;
       job->rows = rows;
       job->keys = keys;
-      job->pieces = pieces_of(keys);
+      job->prefill = prefill;
+      job->pieces = prefill ? 1 : pieces_of(keys);
       job->left = job->pieces;
       if (job->pieces > 1) {
         job->states = states;
         states += job->pieces * State::floats(rows.rows(), columns_);
       }
       for (int64_t i = 0; i < job->pieces; i++) {
-        const KeyRange k = piece_of(keys, i);
+        const KeyRange k = prefill ? keys : piece_of(keys, i);
         piece_[p++] = {j, i, (k.end - k.first) * cost_of_key(rows)};
       }
       j++;
@@ -113,6 +120,7 @@ class Schedule {
   }
   void run_piece(const Piece& piece) const {
     Job& job = job_[piece.job];
+    if (job.prefill) return prefill_(a_, job.rows);
     const int64_t floats = State::floats(job.rows.rows(), columns_);
     if (job.pieces == 1) {
       Workspace space(static_cast<std::size_t>(floats) * sizeof(float));
@@ -128,6 +136,7 @@ class Schedule {
   const PagedArguments& a_;
   const int64_t group_;
   const DecodeKernel& kernel_;
+  const PrefillKernel prefill_;
   const int64_t columns_;
   int64_t heads_ = 1, jobs_ = 0, pieces_ = 0, floats_ = 0, work_ = 0;
   Job* job_ = nullptr;

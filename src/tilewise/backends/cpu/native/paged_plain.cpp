@@ -25,7 +25,7 @@ double element(DType t, const void* base, int64_t i) {
 void put(DType t, void* base, int64_t i, double x) {
   if (t == DType::f64) static_cast<double*>(base)[i] = x;
   else if (t == DType::f32) static_cast<float*>(base)[i] = static_cast<float>(x);
-  else if (t == DType::bf16) static_cast<bf16*>(base)[i] = to_bf16(round_to_odd(x));
+  else if (t == DType::bf16) static_cast<bf16*>(base)[i] = to_bf16(static_cast<float>(x));
   else static_cast<f16*>(base)[i] = static_cast<f16>(x);
 }
 
