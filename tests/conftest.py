@@ -7,7 +7,10 @@ import os
 # Small products are slower on several BLAS threads, and the tests run in several processes. Before NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import subprocess
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,19 @@ def require(module: str) -> Any:
         if os.environ.get("CI", "").lower() == "true":
             pytest.fail(f"CI must have {module}: {error}")
         pytest.skip(f"{module} is not installed: {error}")
+
+
+def run_python(code: str, timeout: float = 120.0, **variables: str) -> str:
+    """What a fresh interpreter prints that runs this code with this tilewise; its error output where it fails."""
+    import tilewise
+
+    environment = {**os.environ, "PYTHONPATH": str(Path(tilewise.__file__).parents[1]), **variables}
+    result = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code], capture_output=True, text=True, timeout=timeout,
+        env=environment, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, f"exit status {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -38,6 +38,8 @@ def paged(
 
 def append(xp: Any, problem: PagedProblem, operands: PagedOperands, k: Array, v: Array) -> tuple[Array, Array | None]:
     """Write row r of a sequence's k and v at position kv_len - q_len + r of its pages. Returns (k_pages, v_pages)."""
+    if problem.max_seqs == 0:
+        return operands.k_pages, operands.v_pages
     token = xp.arange(problem.max_tokens)
     sequence, row, q_len, live = _rows(xp, problem, operands, token)
     position = xp.take(xp.cast(operands.kv_lens, "int32"), sequence) - q_len + row
