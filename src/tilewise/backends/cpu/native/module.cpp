@@ -6,6 +6,9 @@
 #include "probe.hpp"
 #include "simd.hpp"
 #include "threads.hpp"
+#if defined(TILEWISE_XLA_FFI)
+#include "xla_ffi.hpp"
+#endif
 
 namespace nb = nanobind;
 using namespace tilewise;
