@@ -38,8 +38,10 @@ MUTANTS = [
     Mutant("accumulator not rescaled", "forward_block.hpp", "product<U, Start::scale>(ByRow{kLd}",
            "product<U, Start::keep>(ByRow{kLd}"),
     Mutant("row sum not rescaled", "forward_block.hpp", "l = l * alpha_[r] + ", "l = l + "),
-    Mutant("tail not masked", "forward_block.hpp", "if (!view.empty()) hide(s, view.end,", "if (false) hide(s, view.end,"),
-    Mutant("holes not masked", "forward_block.hpp", "if (view.holes) visible_.hide_holes", "if (false) visible_.hide_holes"),
+    Mutant("tail not masked", "forward_block.hpp", "if (!view.empty()) hide(s, view.end,",
+           "if (false) hide(s, view.end,"),
+    Mutant("holes not masked", "forward_block.hpp", "if (view.holes) visible_.hide_holes",
+           "if (false) visible_.hide_holes"),
     Mutant("NaN let through a mask", "forward_block.hpp", "group.careful = few ?", "group.careful = false && few ?"),
     Mutant("wrong kv head", "forward.cpp", "kv_head * a_.ks.h", "(a_.kv_heads - 1 - kv_head) * a_.ks.h"),
     Mutant("scale dropped", "forward_block.hpp", "natural ? meaning.scale : meaning.scale * kLog2e",
@@ -52,13 +54,15 @@ MUTANTS = [
     Mutant("ds without delta", "score_gradient.hpp",
            "const auto ds = p * (load(c.dp + row + i) * by_scale - load(terms.scaled_delta + i));",
            "const auto ds = p * (load(c.dp + row + i) * by_scale);"),
-    Mutant("values of hidden pairs in the gradient", "score_gradient.hpp", "store(c.ds + row + i, visible ? g * factor : V{});",
+    Mutant("values of hidden pairs in the gradient", "score_gradient.hpp",
+           "store(c.ds + row + i, visible ? g * factor : V{});",
            "store(c.ds + row + i, p * (load(c.dp + row + i) - load(terms.delta + i)) * factor);"),
     Mutant("split states merged without weights", "states.hpp", "const float w = power_of_two(part.m[r] - base);",
            "const float w = 1.0f;"),
     Mutant("sink counted in every split", "states.hpp", "const float l = seen + power_of_two(sink - base);",
            "const float l = seen + count * power_of_two(sink - base);"),
-    Mutant("value scale dropped", "states.hpp", "factor *= scale_at(a.pages.v_scale", "factor *= 0 * scale_at(a.pages.v_scale"),
+    Mutant("value scale dropped", "states.hpp", "factor *= scale_at(a.pages.v_scale",
+           "factor *= 0 * scale_at(a.pages.v_scale"),
     Mutant("key scale of slots dropped", "decode.hpp", "if (key_scale) x *=", "if (false) x *="),
     Mutant("rows written one slot late", "append.cpp", "place_of(a.pages, s, position)",
            "place_of(a.pages, s, position > 0 ? position - 1 : position)"),
@@ -117,7 +121,8 @@ print(f"{count} checks passed")
 def caught(folder: Path, tags: str) -> tuple[bool, str]:
     """Does the suite fail (a crash counts), and what it said."""
     environment = {**os.environ, "PYTHONPATH": str(folder), "TILEWISE_CPU_LEVEL": levels()[0]}
-    run = subprocess.run([sys.executable, "-c", PROGRAM, tags], env=environment, cwd=folder, capture_output=True, text=True)
+    command = [sys.executable, "-c", PROGRAM, tags]
+    run = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
     said = (run.stdout.strip() or run.stderr.strip()).splitlines()
     return run.returncode != 0, said[-1] if said else f"exit code {run.returncode}"
 
