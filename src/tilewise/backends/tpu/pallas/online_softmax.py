@@ -1,0 +1,58 @@
+"""The running state of a softmax over blocks of keys (Milakov and Gimelshein 2018): m, l and acc of every row.
+
+Numbers are compared before the last positive factor of the logits (`unit`): p = 2^((s - m) * unit * log2 e), so that
+large logits lose nothing. m and l fill 128 lanes, all alike. Nothing stands for -inf but -inf.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from tilewise.backends.tpu.pallas.visibility import spread
+
+Ref = Any
+LOG2_E = math.log2(math.e)
+
+
+def weights(s: jax.Array, m: Ref, l: Ref, at: Any, unit: float) -> tuple[jax.Array, jax.Array]:
+    """Take scores s [rows, keys] (-inf: not seen) into m and l [.., rows, 128]; (p, alpha: what acc shrinks by)."""
+    before = m[at]
+    after = jnp.maximum(before, jnp.max(s, axis=1, keepdims=True))
+    finite = jnp.where(after == -jnp.inf, 0.0, after)
+    alpha = jnp.exp2((before - finite) * (unit * LOG2_E))
+    p = jnp.exp2((s - spread(finite, s.shape[1])) * (unit * LOG2_E))
+    m[at] = after
+    l[at] = alpha * l[at] + jnp.sum(p, axis=1, keepdims=True)
+    return p, alpha
+
+
+def accumulate(p: jax.Array, alpha: jax.Array, v: jax.Array, acc: Ref, at: Any) -> None:
+    """acc = alpha * acc + p @ v."""
+    product = jnp.dot(p.astype(v.dtype), v, preferred_element_type=jnp.float32, precision=precision(v.dtype))
+    acc[at] = spread(alpha, v.shape[1]) * acc[at] + product
+
+
+def scores(q: jax.Array, k: jax.Array) -> jax.Array:
+    """q @ k^T in float32."""
+    return lax.dot_general(
+        q, k, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32, precision=precision(k.dtype)
+    )
+
+
+def precision(dtype: Any) -> Any:
+    """float32 operands are multiplied as float32, not in one bfloat16 pass."""
+    return lax.Precision.HIGHEST if dtype == jnp.float32 else None
+
+
+def finish(acc: jax.Array, m: jax.Array, l: jax.Array, unit: float) -> tuple[jax.Array, jax.Array]:
+    """(out [rows, E], lse [rows, 128] in natural units); a row that saw nothing: 0 and -inf."""
+    empty = l == 0.0
+    l = jnp.where(empty, 1.0, l)
+    out = acc / spread(l, acc.shape[1])
+    lse = m * unit + jnp.log(l)
+    return out, jnp.where(empty, -jnp.inf, lse)

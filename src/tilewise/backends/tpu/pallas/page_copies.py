@@ -1,0 +1,88 @@
+"""Copies of a block of keys from pages in HBM to one of two buffers in VMEM: a DMA a piece of a page."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from jax import lax
+from jax import numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from tilewise.backends.tpu.pallas.paged_shape import PagedShape
+
+Ref = Any
+SLOTS = 2  # buffers: one is read while the other is filled
+
+
+class Pages(NamedTuple):
+    """One array of pages [N, P, W, D], or of scales [N, P, Hkv], and its buffers."""
+
+    hbm: Ref
+    buffers: Ref  # [SLOTS, column chunks, buffer_keys, heads, width]; of scales [SLOTS, buffer_keys, Hkv]
+    width: int  # lanes of a column chunk; 0 for scales
+
+
+class PageCopies:
+    """Starts and awaits the copies of blocks of keys."""
+
+    def __init__(self, shape: PagedShape, arrays: tuple[Pages, ...], table: Ref, semaphores: Ref) -> None:
+        self.shape, self.arrays, self.table, self.semaphores = shape, arrays, table, semaphores
+
+    def start(self, head_block: Any, seq: Any, first: Any, end: Any, slot: Any) -> None:
+        """Begin to copy keys first .. min(first + block_keys, end) - 1 of a sequence; pages past `end` stay unread."""
+
+        def piece(i: Any, _: Any) -> Any:
+            key = first + i * self.shape.piece
+            page_size = self.shape.page_size
+            page = self.table[seq * self.shape.pages_per_seq + lax.div(key, page_size)]
+            for copy in self._copies(head_block, page, lax.rem(key, page_size), i, slot):
+                copy.start()
+            return _
+
+        lax.fori_loop(0, self.count(first, end), piece, 0)
+
+    def wait(self, first: Any, end: Any, slot: Any) -> None:
+        """Until all copies that start() began with the same arguments have arrived."""
+        count = self.count(first, end)
+        whole = self.shape.block_pieces
+
+        # A wait takes as many bytes off the semaphore as its copy would bring: a full block needs one wait an array.
+        @pl.when(count == whole)
+        def _() -> None:
+            for pages in self.arrays:
+                rows = pages.buffers.at[slot, pl.ds(0, self.shape.block_keys)]
+                if pages.width:
+                    rows = pages.buffers.at[slot, :, pl.ds(0, self.shape.block_keys), pl.ds(0, self._heads(pages))]
+                pltpu.make_async_copy(rows, rows, self.semaphores.at[slot]).wait()
+
+        @pl.when(count != whole)
+        def _() -> None:
+            def piece(_: Any, carry: Any) -> Any:
+                for copy in self._copies(0, 0, 0, 0, slot):
+                    copy.wait()
+                return carry
+
+            lax.fori_loop(0, count, piece, 0)
+
+    def count(self, first: Any, end: Any) -> Any:
+        """Pieces of the block at `first` that hold keys before `end`."""
+        return jnp.minimum(lax.div(end - first + self.shape.piece - 1, self.shape.piece), self.shape.block_pieces)
+
+    def _heads(self, pages: Pages) -> int:
+        return self.shape.page_heads // self.shape.head_blocks if pages.width else self.shape.kv_heads
+
+    def _copies(self, head_block: Any, page: Any, at: Any, i: Any, slot: Any) -> list[Any]:
+        """The copies of one piece of every array."""
+        size, copies = self.shape.piece, []
+        for pages in self.arrays:
+            heads, target = self._heads(pages), pl.ds(i * size, size)
+            if not pages.width:
+                source = pages.hbm.at[page, pl.ds(at, size)]
+                copies.append((source, pages.buffers.at[slot, target]))
+                continue
+            for chunk in range(pages.buffers.shape[1]):
+                columns = pl.ds(chunk * pages.width, pages.width)
+                source = pages.hbm.at[page, pl.ds(at, size), pl.ds(head_block * heads, heads), columns]
+                copies.append((source, pages.buffers.at[slot, chunk, target, pl.ds(0, heads)]))
+        return [pltpu.make_async_copy(source, to, self.semaphores.at[slot]) for source, to in copies]

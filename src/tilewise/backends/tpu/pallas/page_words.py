@@ -1,0 +1,70 @@
+"""Keys and values of one head out of a buffer in which all heads lie side by side, packed in 32-bit words.
+
+Registers are loaded with a stride: word `head // packing` of every key. The heads that share a word are loaded once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+from jax.experimental.pallas import tpu as pltpu
+
+from tilewise.backends.tpu.pallas.paged_shape import BITS
+
+Ref = Any
+
+
+class PageWords:
+    """What is stored in one buffer slot [column chunks, keys, heads, width]."""
+
+    def __init__(self, buffers: Ref, slot: Any, stored: str, interpret: bool) -> None:
+        self.buffers, self.slot, self.stored, self.interpret = buffers, slot, stored, interpret
+        self.packing = 32 // BITS[stored]
+        self._words: dict[int, list[jax.Array]] = {}
+
+    def head(self, head: int, dtype: Any) -> jax.Array:
+        """[keys, D] of a head, in `dtype` (float32 or bfloat16)."""
+        word, place = divmod(head, self.packing)
+        if word not in self._words:
+            self._words[word] = [self._load(chunk, word) for chunk in range(self.buffers.shape[1])]
+        parts = [unpack(x, place, self.stored).astype(dtype) for x in self._words[word]]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+
+    def _load(self, chunk: int, word: int) -> jax.Array:
+        _, _, keys, heads, width = self.buffers.shape
+        words = heads // self.packing
+        if self.interpret:  # it has no reshape and no bitcast of references
+            x = self.buffers[self.slot, chunk].reshape(keys * heads, width)
+            x = x if self.packing == 1 else pltpu.bitcast(x, jnp.uint32)
+            return x.reshape(keys, words, width)[:, word]
+        ref = self.buffers.at[self.slot, chunk].reshape(keys * heads, width)
+        ref = ref if self.packing == 1 else ref.bitcast(jnp.uint32)
+        return ref[word::words, :]
+
+
+def unpack(words: jax.Array, place: int, stored: str) -> jax.Array:
+    """The values at one place (0 is the lowest bits) of 32-bit words, as float32."""
+    if stored == "float32":
+        return words
+    if stored == "bfloat16":
+        return pltpu.bitcast(words << 16 if place == 0 else words & jnp.uint32(0xFFFF0000), jnp.float32)
+    if stored == "float16":
+        return _from_float16(pltpu.bitcast(words, jnp.int32), place)
+    if stored == "int8":
+        signed = pltpu.bitcast(words, jnp.int32)
+        return ((signed << (24 - 8 * place)) >> 24).astype(jnp.float32)
+    return pltpu.bitcast((words >> (8 * place)).astype(jnp.uint8), jnp.dtype(stored)).astype(jnp.float32)
+
+
+def _from_float16(words: jax.Array, place: int) -> jax.Array:
+    """By hand: these chips have no float16."""
+    half = lax.shift_right_logical(words, jnp.int32(16 * place)) & 0xFFFF
+    size = half & 0x7FFF
+    normal = (size << 13) + ((127 - 15) << 23)
+    special = (size << 13) | 0x7F800000  # infinity, NaN
+    bits = jnp.where(size >= 0x7C00, special, normal)
+    value = jnp.where(size < 0x400, size.astype(jnp.float32) * 2.0**-24, pltpu.bitcast(bits, jnp.float32))
+    return jnp.where(half >= 0x8000, -value, value)

@@ -1,0 +1,42 @@
+"""The operands and the scratch memory of the paged kernel, by name."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class PagedArrays(NamedTuple):
+    """Operands of the kernel; None where the shape has none.
+
+    q: [Hkv, query_blocks * block_rows, D]. sinks: float32 [Hkv, block_rows, 128]. k_pages, v_pages as in PagedShape.
+    Scales: float32 [Hkv], or [N, P, Hkv]. page_indices: int32 [max_seqs * pages_per_seq].
+    """
+
+    kv_lens: Any
+    page_indices: Any
+    cu_q_lens: Any
+    num_seqs: Any
+    head_k_scale: Any
+    head_v_scale: Any
+    q: Any
+    sinks: Any
+    k_pages: Any
+    v_pages: Any
+    slot_k_scale: Any
+    slot_v_scale: Any
+
+
+class Scratch(NamedTuple):
+    """Memory of the kernel; None where the shape has none."""
+
+    semaphores: Any
+    state: Any  # SMEM: the next item (3) and the slot that its first block goes to
+    m: Any
+    l: Any
+    acc: Any
+    k_buffers: Any
+    v_buffers: Any
+    k_scale_buffers: Any
+    v_scale_buffers: Any
+    k: Any  # keys of one head, where several steps use them
+    v: Any

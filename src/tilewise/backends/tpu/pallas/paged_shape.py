@@ -1,0 +1,142 @@
+"""Everything that is known of a paged kernel before it runs: sizes, tiles and the math, frozen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+LANES = 128
+SUBLANES = 8
+BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "float8_e4m3fn": 8, "float8_e5m2": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class PagedShape:
+    """A paged call as the kernel sees it.
+
+    Attributes:
+        tokens, seqs, pages, page_size, pages_per_seq, q_heads, kv_heads, qk_dim, v_dim: as in PagedProblem.
+        stored: dtype of the pages. computed: dtype of both operands of a matrix product (float32 or bfloat16).
+        out: dtype of the output.
+        combined: K at even and V at odd heads of one array; else two arrays.
+        scale, window, softcap, sinks: the math. k_scale, v_scale: "none", "head" or "slot".
+        block_tokens: query tokens a grid step. step_tokens: those whose rows are worked on together.
+        block_pieces: pieces of pages whose keys are worked on together. piece: keys copied by one DMA.
+        head_blocks: blocks that the kv heads are cut in.
+        aligned: blocks of keys start at multiples of their own size whatever the window (batch invariance).
+    """
+
+    tokens: int
+    seqs: int
+    pages: int
+    page_size: int
+    pages_per_seq: int
+    q_heads: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    stored: str
+    computed: str
+    out: str
+    combined: bool
+    scale: float
+    window: tuple[int | None, int | None]
+    softcap: float | None
+    sinks: bool
+    k_scale: str
+    v_scale: str
+    block_tokens: int
+    step_tokens: int
+    block_pieces: int
+    piece: int
+    head_blocks: int = 1
+    aligned: bool = False
+
+    @property
+    def group(self) -> int:
+        """Query heads a kv head."""
+        return self.q_heads // self.kv_heads
+
+    @property
+    def token_rows(self) -> int:
+        """Rows that a token has in a head: its group, padded so that a step is whole registers."""
+        return padded_group(self.group, self.step_tokens)
+
+    @property
+    def step_rows(self) -> int:
+        """Rows of a step."""
+        return self.step_tokens * self.token_rows
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a grid step."""
+        return self.block_tokens * self.token_rows
+
+    @property
+    def query_blocks(self) -> int:
+        """Grid steps over the tokens."""
+        return -(-self.tokens // self.block_tokens)
+
+    @property
+    def heads(self) -> int:
+        """kv heads of a head block."""
+        return self.kv_heads // self.head_blocks
+
+    @property
+    def block_keys(self) -> int:
+        """Keys of a block."""
+        return self.block_pieces * self.piece
+
+    @property
+    def buffer_keys(self) -> int:
+        """Key slots of a buffer: a block, padded to whole lanes."""
+        return -(-self.block_keys // LANES) * LANES
+
+    @property
+    def packing(self) -> int:
+        """Stored values in a 32-bit word."""
+        return 32 // BITS[self.stored]
+
+    @property
+    def page_heads(self) -> int:
+        """Heads that lie side by side in a page array, all head blocks."""
+        return self.kv_heads * (2 if self.combined else 1)
+
+    @property
+    def buffer_heads(self) -> int:
+        """Heads in a buffer: those of a head block, padded to what a register tile can hold without gaps."""
+        return padded_heads(self.page_heads // self.head_blocks, self.packing)
+
+    @property
+    def query_dtype(self) -> str:
+        """What the queries are held in: float32 where a step is half a bfloat16 tile."""
+        return self.computed if self.step_rows % (SUBLANES * 32 // BITS[self.computed]) == 0 else "float32"
+
+    @property
+    def unit(self) -> float:
+        """A logit in natural units is the number the kernel compares times this."""
+        if self.softcap is not None:
+            return self.softcap
+        return self.scale if self.scale > 1e-6 else 1.0
+
+    @property
+    def context(self) -> int:
+        """The most keys that a sequence can have."""
+        return self.pages_per_seq * self.page_size
+
+    def chunks(self, dim: int) -> tuple[int, int]:
+        """(count, width) of the column chunks in which a head lies in a buffer: 128 lanes each where that divides."""
+        return (dim // LANES, LANES) if dim % LANES == 0 else (1, dim)
+
+
+def padded_group(group: int, step_tokens: int) -> int:
+    """The least number of rows a token, at least `group`, that makes a step whole 8-row registers."""
+    multiple = SUBLANES // math.gcd(SUBLANES, step_tokens)
+    return -(-group // multiple) * multiple
+
+
+def padded_heads(heads: int, packing: int) -> int:
+    """The least number of heads, at least `heads`, whose words are 1, 2, 4 or a multiple of 8."""
+    words = -(-heads // packing)
+    whole = next((n for n in (1, 2, 4, 8) if n >= words), -(-words // SUBLANES) * SUBLANES)
+    return whole * packing
