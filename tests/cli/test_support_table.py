@@ -17,7 +17,7 @@ BEGIN, END = "<!-- support table: tilewise doctor --support-table -->\n", "<!-- 
 def test_readme_is_up_to_date() -> None:
     text = README.read_text(encoding="utf-8")
     written = text.partition(BEGIN)[2].partition(END)[0]
-    assert written == support.markdown(), "paste the output of: tilewise doctor --support-table"
+    assert written == support.markdown(), "run: python tools/support_table.py"
 
 
 def test_composed_takes_everything() -> None:
