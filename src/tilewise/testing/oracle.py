@@ -15,7 +15,7 @@ from tilewise.spec.problem import Operands, PagedOperands
 from tilewise.testing.case import AppendCase, Case, DenseCase, MergeCase, PackedCase, PagedCase
 from tilewise.testing.inputs import Inputs, make
 
-# exp(s - lse) is wrong by the rounding of lse, which grows with it: from here on (1 %), gradients must not suffer from it.
+# exp(s - lse) is wrong by the rounding of lse, which grows with it: from here on (1 %), gradients must not be.
 LARGE_LSE = 2.0**17
 GRADIENTS = ("q", "k", "v", "bias", "sinks")
 
@@ -113,7 +113,12 @@ def _dense(case: DenseCase | PackedCase, inputs: Inputs) -> dict[str, Expected]:
     plain = run(PlainNamespace(), _plain_dtype(case.dtype), rounding(case.dtype), kept=True)
     dtypes = {"dbias": getattr(case, "bias_dtype", ""), "dsinks": _real(case.dtype), "lse": _real(case.dtype)}
     zeros = {"out": zero["q"], **{f"d{name}": x for name, x in zero.items()}}
-    sizes = {"out": _largest(given.v, ~unseen), "dv": _largest(dout, ~blind)}
+    v_size, dout_size = _largest(given.v, ~unseen), _largest(dout, ~blind)
+    ds_size = abs(inputs.spec.scale) * v_size * dout_size * math.sqrt(case.widths[1])
+    sizes = {
+        "out": v_size, "lse": _of_lse(wide["lse"]), "dv": dout_size, "dq": ds_size * _largest(given.k, ~unseen),
+        "dk": ds_size * _largest(given.q, ~blind),
+    }  # fmt: skip
     return {
         name: Expected(want, _in(plain[name], dtypes.get(name, case.dtype)), dtypes.get(name, case.dtype),
                        zeros.get(name), sizes.get(name, _largest(want)))
@@ -136,7 +141,7 @@ def _paged(case: PagedCase, inputs: Inputs) -> dict[str, Expected]:
     dead = (wide["lse"] == -np.inf).T
     return {
         "out": Expected(wide["out"], _in(plain["out"], case.dtype), case.dtype, dead, 4.0),
-        "lse": Expected(wide["lse"], plain["lse"], _real(case.dtype), None, _largest(wide["lse"])),
+        "lse": Expected(wide["lse"], plain["lse"], _real(case.dtype), None, _of_lse(wide["lse"])),
     }
 
 
@@ -147,19 +152,25 @@ def _merge(case: MergeCase, inputs: Inputs) -> dict[str, Expected]:
     plain = merge_reference.merge(PlainNamespace(), states)
     return {
         "out": Expected(wide[0], plain[0], case.dtype, (wide[1] == -np.inf).swapaxes(-1, -2), _largest(states[0][0])),
-        "lse": Expected(wide[1], plain[1], _real(case.dtype), None, _largest(wide[1])),
+        "lse": Expected(wide[1], plain[1], _real(case.dtype), None, _of_lse(wide[1])),
     }
 
 
 def _neighbour(lse: np.ndarray) -> np.ndarray:
-    """Every lse moved by a unit in its last place: the logits of a backward pass are rounded anew."""
-    return np.nextafter(lse, np.where(np.arange(lse.size).reshape(lse.shape) % 2, np.inf, -np.inf).astype(lse.dtype))
+    """Every lse moved by two units in its last place: it was rounded, and the logits of a backward pass are anew."""
+    away = np.where(np.arange(lse.size).reshape(lse.shape) % 2, np.inf, -np.inf).astype(lse.dtype)
+    return np.nextafter(np.nextafter(lse, away), away)
 
 
 def _largest(x: np.ndarray, where: np.ndarray | None = None) -> float:
     """The largest finite |x|, of the rows where `where` is true."""
     x = np.abs(x.astype(np.float64) if where is None else x.astype(np.float64)[where])
     return float(np.where(np.isfinite(x), x, 0.0).max(initial=0.0))
+
+
+def _of_lse(lse: np.ndarray) -> float:
+    """lse = m + log(sum): either may be the larger one, and cancel the other."""
+    return max(_largest(lse), 1.0)
 
 
 def _as_arrays(arrays: dict[str, Any]) -> dict[str, Any]:

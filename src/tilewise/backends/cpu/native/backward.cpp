@@ -128,8 +128,8 @@ template <class U, class T> void backward_of(const BackwardArguments& b) {
   zero_unowned<T>(a, a.kv_starts, a.kv_lens, a.kv_len, a.kv_heads, b.dk, b.dks, a.qk_dim);
   zero_unowned<T>(a, a.kv_starts, a.kv_lens, a.kv_len, a.kv_heads, b.dv, b.dvs, a.v_dim);
   const int64_t rows = RowArrays<real>::rows(a), sums = call.dbias.sum_count();
-  Workspace space((2 * rows + sums) * sizeof(real) + 3 * 64);
-  call.rows = {space.take<real>(rows), space.take<real>(rows)};
+  Workspace space((3 * rows + sums) * sizeof(real) + 4 * 64);
+  call.rows = {space.take<real>(rows), space.take<real>(rows), space.take<real>(rows)};
   call.dbias.sums = space.take<real>(sums);
   if (b.dbias) call.dbias.clear();
   first_pass(call);

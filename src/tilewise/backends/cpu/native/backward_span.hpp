@@ -108,8 +108,15 @@ template <class U, class T> class SpanWork {
       q.absent |= absent;
       q.q[i] = absent ? zeros_ : row(b.forward.q, b.forward.qs, s.batch, head, s.q_first + first + i);
       q.dout[i] = absent ? zeros_ : row(b.dout, b.dout_strides, s.batch, head, s.q_first + first + i);
+      if (!absent && call_.rows.factor[at + i] != 1) q.dout[i] = scaled(i, q.dout[i], call_.rows.factor[at + i]);
     }
     q.pack(call_.w);
+  }
+  const T* scaled(int64_t i, const T* dout, real factor) {
+    scaled_dout_.resize(kQueryBlock * call_.w.v);
+    T* to = scaled_dout_.data() + i * call_.w.v;
+    for (int64_t e = 0; e < call_.w.v; e++) to[e] = from_float<T>(static_cast<real>(to_float(dout[e])) * factor);
+    return to;
   }
   real* dq_row(const Unit& u, int64_t g, int64_t i) const {
     const int64_t head = u.kv_head * call_.group() + g;
@@ -251,6 +258,7 @@ template <class U, class T> class SpanWork {
   PairScratch<U> scratch_;
   T* zeros_;
   real* row_sums_;
+  std::vector<T> scaled_dout_;            // rows with a factor (large_rows.hpp), when there are any
 };
 
 }  // namespace tilewise::gradients

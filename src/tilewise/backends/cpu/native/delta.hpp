@@ -2,8 +2,8 @@
 //   delta = rowsum(dout * out) - dlse        dsink = sum over rows of exp(sink - lse) * -delta
 // A row that owns no weight (lse = -inf) is absent: lse +inf makes its p 0, and whatever its dout holds is not read.
 #pragma once
+#include "large_rows.hpp"
 #include "score_gradient.hpp"
-#include "pair_visibility.hpp"
 
 namespace tilewise::gradients {
 
@@ -24,7 +24,7 @@ template <class T, class real> inline real row_dot(const T* x, const T* y, int64
 
 // The per-row arrays of a call, indexed like out's rows: [batch or 1, q_heads, q_len].
 template <class real> struct RowArrays {
-  real *lse, *delta;
+  real *lse, *delta, *factor;  // factor: on the row's dout, and in delta already (large_rows.hpp)
   static int64_t rows(const AttentionArguments& a) { return (a.q_starts ? 1 : a.batch) * a.q_heads * a.q_len; }
   static int64_t at(const AttentionArguments& a, const Sequence& s, int64_t head) {
     return (s.batch * a.q_heads + head) * a.q_len + s.q_first;
@@ -52,20 +52,26 @@ double row_terms(const BackwardArguments& b, const Sequence& s, int64_t head, Ra
   const int64_t base = RowArrays<real>::at(a, s, head);
   double dsink = 0.0;
   for (int64_t i = rows.first; i < rows.last; i++) {
-    const real lse = real_of(a.lse, a.lse_strides, i);
+    real lse = real_of(a.lse, a.lse_strides, i);
+    double factor = 1;
     const bool absent = lse == -std::numeric_limits<real>::infinity();
     real delta = 0;
     if (!absent) {
       delta = row_dot<T, real>(row_of(a.out, a.os, i), row_of(b.dout, b.dout_strides, i), a.v_dim);
       if (!std::isfinite(delta) && !sees_something(i)) delta = 0;  // only the sink is there: out is a constant 0
       if (b.dlse) delta -= real_of(b.dlse, b.dlse_strides, i);
+      if (std::isfinite(lse) && std::abs(static_cast<double>(lse)) >= kLargeLse) {
+        const Rebased<real> row = rebase<T, real>(a, s, head, i, pairs, sink);
+        lse = row.base, factor = row.factor;
+      }
       if (a.sinks && sink != -std::numeric_limits<real>::infinity())
-        dsink -= std::exp(static_cast<double>(sink) - static_cast<double>(lse)) * static_cast<double>(delta);
+        dsink -= std::exp(static_cast<double>(sink) - static_cast<double>(lse)) * factor * static_cast<double>(delta);
     }
     // A lse of +inf comes from a visible +inf: the row is NaN, not absent.
     to.lse[base + i] = absent ? std::numeric_limits<real>::infinity()
                      : std::isinf(lse) ? std::numeric_limits<real>::quiet_NaN() : lse;
-    to.delta[base + i] = delta;
+    to.delta[base + i] = static_cast<real>(delta * factor);
+    to.factor[base + i] = static_cast<real>(factor);
   }
   return dsink;
 }

@@ -23,9 +23,14 @@ template <class real> TW_INLINE real row_max(const real* s, int v0, int v1) {
   return reduce_max(vmax(vmax(a, b), vmax(c, d)));
 }
 
+// Base-2 logits this large lie more than 1 apart: the rounding of m itself would show in exp2(x * c - m).
+template <class real> constexpr real kWideLogit = 1 / std::numeric_limits<real>::epsilon();
+
 // A row's step: raises m to the block's greatest logit, returns by how much l and acc shrink.
 template <class real, bool natural> TW_INLINE real raise_max(real block_max, real factor, real& m) {
-  const real candidate = natural ? block_max : block_max * factor;
+  real candidate = natural ? block_max : block_max * factor;
+  if (!natural && std::abs(candidate) >= kWideLogit<real> && std::fma(block_max, factor, -candidate) < 0)
+    candidate = std::nextafter(candidate, -std::numeric_limits<real>::infinity());  // never above the greatest logit
   const real old = m;
   if (!(candidate > old)) return 1;
   m = candidate;
@@ -43,7 +48,14 @@ TW_INLINE typename U::real exponentiate(typename U::real* s, int v0, int v1, typ
   constexpr int lanes = VectorOf<real>::lanes;
   constexpr real low = -std::numeric_limits<real>::infinity();
   const real shift = m == low ? real{0} : m;  // nothing seen yet: every p is 0, not NaN
-  const auto c = splat(natural ? static_cast<real>(kLog2e) : factor), mm = splat(shift);
+  auto c = splat(natural ? static_cast<real>(kLog2e) : factor), mm = splat(shift);
+  if (!natural && std::abs(shift) >= kWideLogit<real>) {
+    for (int i = v0 * lanes; i < v1 * lanes; i += lanes) {
+      const auto x = load(s + i) * c - mm;
+      store(s + i, x > splat(real{0}) ? splat(real{0}) : x);  // a NaN stays
+    }
+    c = splat(real{1}), mm = splat(real{0});
+  }
   auto sum = splat(real{0});
   auto* p_row = reinterpret_cast<typename U::element*>(s);
   const auto some = [&](auto n, int i) {  // n vectors from column i on
