@@ -152,14 +152,10 @@ TW_NOINLINE void soften(const float* s, int keys, const float* value_scale, Runn
       l += x[0];
       if (value_scale) x[0] *= by_key<rows>(value_scale + i / rows);
       store(p + i, x[0]);
-    } else if (value_scale) {
-      l += x[0] + x[1];
-      TW_UNROLL(2) for (int j = 0; j < 2; j++) x[j] *= by_key<rows>(value_scale + (i + j * kLanes) / rows);
+    } else {
+      l += x[0] + x[1];  // before they are rounded: lse is exact
+      if (value_scale) TW_UNROLL(2) for (int j = 0; j < 2; j++) x[j] *= by_key<rows>(value_scale + (i + j * kLanes) / rows);
       const u32v words = pair_keys<rows>(x[0], x[1]);
-      std::memcpy(p + i / 2, &words, sizeof words);
-    } else {  // the sum of what is multiplied: V = 1 gives 1
-      const u32v words = pair_keys<rows>(x[0], x[1]);
-      l += (f32v)(words << 16) + (f32v)(words & 0xffff0000u);
       std::memcpy(p + i / 2, &words, sizeof words);
     }
   }

@@ -39,7 +39,8 @@ template <class real, bool natural> TW_INLINE real raise_max(real block_max, rea
 }
 
 
-// p = exp(s - m) in place of s (as bf16 pairs for Bf16Unit) over vectors [v0, v1); returns the sum of p as stored.
+// p = exp(s - m) in place of s (as bf16 pairs for Bf16Unit) over vectors [v0, v1); returns the sum of p
+// before it is rounded, so that lse is exact; rounding to nearest leaves the mean of p where it was.
 // careful: a hidden key's p is -0, so that values() can tell it from one that underflowed. scaled: p * value_scale is stored.
 template <class U, bool natural, bool careful, bool scaled>
 TW_INLINE typename U::real exponentiate(typename U::real* s, int v0, int v1, typename U::real m, typename U::real factor,
@@ -71,10 +72,10 @@ TW_INLINE typename U::real exponentiate(typename U::real* s, int v0, int v1, typ
         auto stored = p[k];
         if constexpr (scaled) stored *= load(value_scale + i + k * lanes);
         stored = x[k] == splat(low) ? splat(careful ? real(-0.0) : real(0)) : stored;
-        if constexpr (U::pair == 2) p[k] = store_rounded(out, p[k]);  // the sum is of what a value scale of 1 would store
         store(out, stored);
-      } else if constexpr (U::pair == 2) p[k] = store_rounded(out, p[k]);
-      else store(out, p[k]);
+      } else {
+        store(out, p[k]);
+      }
       sum += p[k];
     }
   };

@@ -194,14 +194,6 @@ TW_INLINE void store(bf16* p, f32v v) {
   std::memcpy(p, &h, sizeof h);
 #endif
 }
-TW_INLINE f32v store_rounded(bf16* p, f32v v) {  // stores, and gives back what a load would read
-  store(p, v);
-#if TW_LANES == 16 && defined(__AVX512BF16__)
-  return (f32v)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)v)), 16);
-#else
-  return load(p);
-#endif
-}
 TW_INLINE void store(f16* p, f32v v) {
 #if TW_LANES == 16 && defined(__AVX512F__)
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
