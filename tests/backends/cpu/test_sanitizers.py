@@ -1,4 +1,4 @@
-"""The conformance suite on instrumented builds: tools/sanitize.py. A smoke run always, all of it in `make test-full`."""
+"""The conformance suite on instrumented builds (tools/sanitize.py): smoke always, all of it in `make test-full`."""
 
 from __future__ import annotations
 
