@@ -123,8 +123,8 @@ def append_to_pages(
     adapter = detect(k)
     k_pages, v_pages = split_pages(kv_pages)
     k_scale, v_scale = (_scale_array(adapter, k, scale) for scale in (k_scale, v_scale))
-    operands = PagedOperands(
-        None, k_pages, v_pages, kv_lens, page_indices, cu_q_lens, num_seqs, None, k_scale, v_scale, None
+    operands = adapter.convert(
+        PagedOperands(None, k_pages, v_pages, kv_lens, page_indices, cu_q_lens, num_seqs, None, k_scale, v_scale, None)
     )
 
     if adapter.needs_grad(k, v, k_pages, v_pages):

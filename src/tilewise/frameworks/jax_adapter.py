@@ -16,7 +16,8 @@ from tilewise.frameworks.jax_namespace import JaxNamespace
 from tilewise.spec import merge_reference
 from tilewise.spec.problem import ArrayInfo, Gradients, Operands, PagedOperands
 
-_merge = jax.jit(lambda states: merge_reference.merge(JaxAdapter.namespace, states))
+xp = JaxNamespace()
+_merge = jax.jit(lambda states: merge_reference.merge(xp, states))
 
 
 class JaxAdapter:
@@ -29,14 +30,14 @@ class JaxAdapter:
     """
 
     name = "jax"
-    namespace = JaxNamespace()
+    namespace = xp
 
     def announce(self) -> None:
         pass
 
     def convert(self, operands: Any) -> Any:
         """NumPy arrays among JAX arrays are taken, as everywhere in JAX."""
-        return type(operands)(*(jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x for x in operands))
+        return type(operands)(*(_array(x) if isinstance(x, np.ndarray | np.generic) else x for x in operands))
 
     def info(self, name: str, x: Any) -> ArrayInfo:
         if not isinstance(x, jax.Array):
@@ -76,9 +77,15 @@ class JaxAdapter:
         return jnp.float32(value)
 
 
+def _array(x: Any) -> jax.Array:
+    if x.dtype == np.int64:  # JAX narrows to int32 by wrapping; out of range shall stay out of range
+        x = np.clip(x, -(2**31), 2**31 - 1)
+    return jnp.asarray(x)
+
+
 def _device(x: Any) -> str:
     if isinstance(x, jax.core.Tracer):
-        default = jax.config.jax_default_device
+        default = getattr(jax.config, "jax_default_device", None)
         platform = jax.default_backend() if default is None else getattr(default, "platform", default)
     else:
         platform = next(iter(x.devices())).platform

@@ -19,6 +19,7 @@ from tilewise.frameworks import fold
 from tilewise.frameworks.jax_namespace import JaxNamespace
 from tilewise.spec.problem import Gradients, Operands, PagedOperands
 
+NO_SECOND = "attention: its gradient cannot be differentiated again: tilewise has first derivatives only."
 xp = JaxNamespace()
 Function = Callable[..., Any]
 COUNT = len(Operands._fields)
@@ -40,10 +41,10 @@ def attention(plan: Plan) -> Function:
     def call(operands: Operands) -> tuple[Any, Any]:
         return _forward(plan)(operands)
 
-    def forward(primals: Operands) -> Any:
-        operands = Operands(*(None if x is None else x.value for x in primals))  # type: ignore[attr-defined]
+    def forward(primals: Any) -> Any:
+        operands = Operands(*(None if x is None else x.value for x in primals))
         inputs = (primals.q, primals.k, primals.v, primals.bias, primals.sinks)
-        wanted = Wanted(Gradients(*(x is not None and x.perturbed for x in inputs)))  # type: ignore[attr-defined]
+        wanted = Wanted(Gradients(*(x is not None and x.perturbed for x in inputs)))
         out, lse = _forward(plan)(operands)
         return (out, lse), (operands, out, lse, wanted)
 
@@ -78,9 +79,7 @@ def attention_backward(plan: Plan, wanted: Gradients) -> Function:
         rows = tuple(None if x is None else fold.merge_axes(xp, x, m, n) for x, m in zip(rows, mapped[1:]))
         return attention_backward(one, wanted)(folded, *rows)
 
-    return _refuse_derivative(_vmapped(gradients, of_all),
-                              "attention: its gradient cannot be differentiated again: tilewise has first derivatives "
-                              "only.")  # fmt: skip
+    return _refuse_derivative(_vmapped(gradients, of_all), NO_SECOND)
 
 
 @lru_cache(maxsize=4096)
@@ -118,7 +117,7 @@ def _forward(plan: Plan) -> Function:
         one, folded = fold.fold(xp, plan, operands, flags, n)
         return _forward(one)(folded)
 
-    return _vmapped(run, of_all)
+    return _refuse_derivative(_vmapped(run, of_all), NO_SECOND)
 
 
 def _vmapped(function: Function, of_all: Function = lambda *_: None) -> Function:

@@ -1,4 +1,4 @@
-"""JAX arrays to the native kernels through the XLA FFI: inside jit, with no Python on the way. Buffers are row-major."""
+"""JAX arrays to the native kernels through the XLA FFI: inside jit, no Python on the way. Buffers are row-major."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class RowMajor:
 ROWS = RowMajor()
 
 
-def forward(plan: Plan, operands: Operands) -> tuple[Any, Any]:
+def forward(plan: Plan, operands: Operands) -> Any:
     p = plan.problem
     out, lse = _like(p.out_shape, p.dtype), _like(p.lse_shape, p.real)
     o = _ready(plan, operands)
     call = _custom_call("tilewise_forward", (out, lse))
-    return tuple(call(*_given(o), **_dense_attributes(plan, o, out, lse)))  # type: ignore[return-value]
+    return tuple(call(*_given(o), **_dense_attributes(plan, o, out, lse)))
 
 
 def backward(plan: Plan, operands: Operands, out: Any, lse: Any, dout: Any, dlse: Any | None,
@@ -58,7 +58,7 @@ def backward(plan: Plan, operands: Operands, out: Any, lse: Any, dout: Any, dlse
     return Gradients(*(next(grads).astype(x.dtype) if want else None for x, want in zip(inputs, wanted)))
 
 
-def paged(plan: Plan, operands: PagedOperands) -> tuple[Any, Any]:
+def paged(plan: Plan, operands: PagedOperands) -> Any:
     p, spec = plan.problem, plan.spec
     out, lse = _like(p.out_shape, p.dtype), _like(p.lse_shape, p.real)
     o = _ready_pages(plan, operands)
@@ -70,7 +70,7 @@ def paged(plan: Plan, operands: PagedOperands) -> tuple[Any, Any]:
         codes=_ints([DTYPES[p.dtype], DTYPES[p.page_dtype], *layout.sides(spec.window), spec.batch_invariant]),
         reals=np.array([spec.scale, spec.softcap or 0.0]), v_offset=np.int64(layout.v_offset(ROWS, p, o.k_pages)),
         present=_present(optional),
-    ))  # type: ignore[return-value]  # fmt: skip
+    ))  # fmt: skip
 
 
 def append(plan: Plan, operands: PagedOperands, k: Any, v: Any) -> tuple[Any, Any | None]:
@@ -109,7 +109,7 @@ def _custom_call(name: str, results: Any, aliases: dict[int, int] | None = None)
 
 def _dense_attributes(plan: Plan, o: Operands, out: Any, lse: Any) -> dict[str, Any]:
     p, spec = plan.problem, plan.spec
-    bias = DTYPES["float32" if o.bias is None else o.bias.dtype.name]  # type: ignore[attr-defined]
+    bias = DTYPES["float32" if o.bias is None else o.bias.dtype.name]
     return {
         "sizes": _ints(layout.dense_sizes(p)),
         "strides": _ints(layout.dense(ROWS, p, o, out, lse)),
@@ -125,7 +125,7 @@ def _ready(plan: Plan, o: Operands) -> Operands:
 
 
 def _ready_pages(plan: Plan, o: PagedOperands) -> PagedOperands:
-    return PagedOperands(
+    return PagedOperands(  # type: ignore[call-arg]
         *o[:3], *(_cast(x, "int32") for x in o[3:7]), _cast(o.sinks, plan.problem.real),
         *(_cast(x, "float32") for x in o[8:10]), o.draft_mask,
     )  # fmt: skip
