@@ -76,6 +76,7 @@ template <class U, class Source, bool few> class ForwardBlock {
   using real = typename U::real;
   using T = typename Source::element;
   static constexpr int kLanesU = kUnitLanes<U>, kLd = kKeyBlock + 16, kGroups = kQueryBlock / kTileRows;
+  static constexpr int64_t kChain = 128;  // words a score is summed over at a time: longer chains of fma lose accuracy
   static constexpr int64_t kRows = few ? kFewQueries : kQueryBlock;
 
  public:
@@ -188,14 +189,19 @@ template <class U, class Source, bool few> class ForwardBlock {
   }
   void multiply(int g, int rows, int vectors, int64_t depth, const word* panel, int column) {
     const int64_t r = g * kTileRows;
-    product<U, Start::zero>(ByRow{q_.q_ld}, rows, vectors, depth, q_.q_row(r0_ + r), panel, kPanel<U>, s_ + r * kLd + column, kLd);
+    real* s = s_ + r * kLd + column;
+    const word* q = q_.q_row(r0_ + r);
+    product<U, Start::zero>(ByRow{q_.q_ld}, rows, vectors, std::min(depth, kChain), q, panel, kPanel<U>, s, kLd);
+    for (int64_t k = kChain; k < depth; k += kChain)
+      product<U, Start::add>(ByRow{q_.q_ld}, rows, vectors, std::min(depth - k, kChain), q + k, panel + k * kPanel<U>, kPanel<U>, s, kLd);
   }
 
   void soften(int g) {
     Group& group = group_[g];
     const int v0 = group.begin / kLanesU, v1 = (group.end + kLanesU - 1) / kLanesU;
     const bool biased = how_.biased;
-    group.careful = few ? !group.even || biased : !finite_ && (!group.even || biased);
+    const bool split = U::pair == 2 && ((group.begin | group.end) & 1);  // a pair is half hidden
+    group.careful = few ? !group.even || biased : !finite_ && (!group.even || biased || split);
     for (int r = g * kTileRows; r < g * kTileRows + group.rows; r++) {
       const QueryRow& row = q_.row[r0_ + r];
       const RowView& view = view_[r];
