@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-# Small products are slower on several BLAS threads, and the tests run in several processes. Before NumPy is imported.
+# Small products are slower on several threads, and the tests run in several processes. Before anything is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import subprocess
 import sys

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 
 from tilewise.testing.case import Case
@@ -12,15 +10,14 @@ from tilewise.testing.conform import CHECKS
 from tilewise.testing.pairs import Pair, covers, usable_pairs, why_not
 
 
-def rows(forms: Iterable[str], tags: Iterable[str] | None = None) -> pytest.MarkDecorator:
-    """Parameters `case` and `pair`: all pairs of a case in turn, so that its oracle is computed once."""
-    wanted = None if tags is None else set(tags)
+def rows(name: str, *forms: str) -> pytest.MarkDecorator:
+    """Parameters `case` and `pair` of a check: all pairs of a case in turn, so that its oracle is computed once."""
     parameters = [
         pytest.param(case, pair, id=f"{pair}-{case.name}", marks=[pytest.mark.slow] if "long" in case.tags else [])
         for case in CASES
-        if case.form in set(forms) and (wanted is None or wanted & case.tags)
+        if case.form in (forms or CHECKS[name][1])
         for pair in usable_pairs()
-        if covers(pair, case)
+        if covers(pair, case, name)
     ]
     return pytest.mark.parametrize(("case", "pair"), parameters)
 

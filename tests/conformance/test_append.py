@@ -7,6 +7,6 @@ from tilewise.testing.case import Case
 from tilewise.testing.pairs import Pair
 
 
-@rows(("append",))
+@rows("append")
 def test_append(case: Case, pair: Pair) -> None:
     check("append", case, pair)

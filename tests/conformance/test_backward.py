@@ -7,6 +7,6 @@ from tilewise.testing.case import Case
 from tilewise.testing.pairs import Pair
 
 
-@rows(("dense", "packed"))
+@rows("backward")
 def test_backward(case: Case, pair: Pair) -> None:
     check("backward", case, pair)

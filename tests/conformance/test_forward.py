@@ -7,6 +7,6 @@ from tilewise.testing.case import Case
 from tilewise.testing.pairs import Pair
 
 
-@rows(("dense", "packed"))
+@rows("forward", "dense", "packed")
 def test_forward(case: Case, pair: Pair) -> None:
     check("forward", case, pair)

@@ -7,6 +7,6 @@ from tilewise.testing.case import Case
 from tilewise.testing.pairs import Pair
 
 
-@rows(("merge",))
+@rows("forward", "merge")
 def test_merge(case: Case, pair: Pair) -> None:
     check("forward", case, pair)

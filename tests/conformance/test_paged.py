@@ -7,6 +7,6 @@ from tilewise.testing.case import Case
 from tilewise.testing.pairs import Pair
 
 
-@rows(("paged",))
+@rows("forward", "paged")
 def test_paged(case: Case, pair: Pair) -> None:
     check("forward", case, pair)

@@ -7,6 +7,6 @@ from tilewise.testing.case import Case
 from tilewise.testing.pairs import Pair
 
 
-@rows(("dense", "packed", "paged"))
+@rows("poison")
 def test_poison(case: Case, pair: Pair) -> None:
     check("poison", case, pair)

@@ -7,6 +7,6 @@ from tilewise.testing.case import Case
 from tilewise.testing.pairs import Pair
 
 
-@rows(("dense", "packed", "paged", "append"))
+@rows("repeatable")
 def test_repeatable(case: Case, pair: Pair) -> None:
     check("repeatable", case, pair)

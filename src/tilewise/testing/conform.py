@@ -175,7 +175,7 @@ def verify(
              if (backends is None or pair.backend in set(backends))
              and (frameworks is None or pair.framework in set(frameworks))]  # fmt: skip
     work = [(case, pair, check) for case in select(tags) for check in CHECKS if case.form in CHECKS[check][1]
-            for pair in pairs if covers(pair, case)]  # fmt: skip
+            for pair in pairs if covers(pair, case, check)]  # fmt: skip
     results = []
     for case, pair, check in work:
         results.append(one(case, pair, check))

@@ -41,9 +41,17 @@ def usable_pairs() -> list[Pair]:
     return [pair for pair in all_pairs() if pair.missing() is None]
 
 
-def covers(pair: Pair, case: Case) -> bool:
-    """Is the case worth running here? All are on NumPy; those tagged "every" on each framework."""
-    return pair.framework == "numpy" or "every" in case.tags
+def covers(pair: Pair, case: Case, check: str = "forward") -> bool:
+    """Is this check of the case worth running here?
+
+    All are on NumPy. Those tagged "every" are on each framework; in plain array code, which is one and the same for
+    all frameworks but slow, only those tagged "smoke" too, and only results and gradients.
+    """
+    if pair.framework == "numpy":
+        return True
+    if pair.backend == "composed":
+        return {"every", "smoke"} <= case.tags and check in ("forward", "backward", "append")
+    return "every" in case.tags
 
 
 def why_not(pair: Pair, case: Case) -> str | None:
