@@ -17,8 +17,8 @@ from tilewise.spec.problem import ArrayInfo, Gradients, Operands, PagedOperands
 class MlxAdapter:
     """framework_protocol.Adapter for MLX.
 
-    A call needs values, so it evaluates its inputs. Inside mx.compile and mx.vmap there are none: the call then runs
-    as plain array code, whatever backend explain() names. MLX has no 8-bit floats: its quantised pages are int8.
+    A call needs values, so it evaluates its inputs. Inside mx.compile there are none: the call then runs as plain
+    array code, whatever backend explain() names. MLX has no 8-bit floats: its quantised pages are int8.
     append_to_pages returns new pages: MLX does not write in place.
     """
 

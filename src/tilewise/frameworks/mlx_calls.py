@@ -1,6 +1,6 @@
 """A plan as functions that MLX can transform: grad, compile, vmap. One set of functions a plan.
 
-Where arrays have values (eager calls, also under mx.grad) the plan's backend runs; inside mx.compile and mx.vmap they
+Where arrays have values (eager calls, also under mx.grad and mx.vmap) the plan's backend runs; inside mx.compile they
 have none, and the same plan runs as plain array code, which MLX traces.
 """
 
@@ -16,6 +16,7 @@ import mlx.core as mx
 from tilewise.choose import backend_list
 from tilewise.choose.plan import Plan, with_gradients
 from tilewise.errors import Unsupported
+from tilewise.frameworks import fold
 from tilewise.frameworks.mlx_namespace import MlxNamespace, known
 from tilewise.spec import merge_reference
 from tilewise.spec.problem import Gradients, Operands, PagedOperands
@@ -47,6 +48,14 @@ def attention(plan: Plan, names: tuple[str, ...]) -> Function:
         found = dict(zip([name for name, want in zip(DIFFERENTIABLE, wanted) if want], grads))
         return tuple(found.get(name, mx.zeros_like(x)) for name, x in zip(names, primals))
 
+    def of_all(n: int, mapped: tuple[bool, ...], arrays: list[Any]) -> Any:
+        operands, flags = _operands(names, arrays), _flags(names, mapped)
+        if not fold.foldable(plan, operands, flags):
+            return None
+        one, operands = fold.fold(xp, plan, operands, flags, n)
+        return attention(one, names)(*(x for x in operands if x is not None))
+
+    _map(call, of_all)
     return _refuse(call, f"attention: {NO_FORWARD}")
 
 
@@ -61,6 +70,16 @@ def attention_backward(plan: Plan, names: tuple[str, ...], wanted: Gradients, ha
         grads = backend.backward(plan, operands, out, lse, dout, dlse[0] if has_dlse else None, wanted)
         return tuple(grad for grad, want in zip(grads, wanted) if want)
 
+    def of_all(n: int, mapped: tuple[bool, ...], arrays: list[Any]) -> Any:
+        operands, flags, count = _operands(names, arrays), _flags(names, mapped), len(names)
+        if not fold.foldable(plan, operands, flags, backward=True):
+            return None
+        one, operands = fold.fold(xp, plan, operands, flags, n)
+        rows = [fold.merge_axes(xp, x, m, n) for x, m in zip(arrays[count:], mapped[count:])]
+        one_call = attention_backward(with_gradients(one), names, wanted, has_dlse)
+        return one_call(*(x for x in operands if x is not None), *rows)
+
+    _map(call, of_all)
     return _refuse(call, f"attention: {NO_FORWARD}", NO_SECOND)
 
 
@@ -72,6 +91,7 @@ def paged(plan: Plan, names: tuple[str, ...]) -> Function:
     def call(*arrays: Any) -> Any:
         return _backend(plan, arrays).paged(plan, PagedOperands(**_by_name(PagedOperands, names, arrays)))
 
+    _map(call)
     words = "ragged_paged_attention: it is for serving and has no gradient; use attention_packed for training."
     return _refuse(call, words, words)
 
@@ -86,6 +106,7 @@ def append(plan: Plan, names: tuple[str, ...]) -> Function:
         pages = _backend(plan, arrays).append(plan, operands, *arrays[len(names) :])
         return tuple(x for x in pages if x is not None)
 
+    _map(call)
     words = "append_to_pages: it has no gradient."
     return _refuse(call, words, words)
 
@@ -128,6 +149,29 @@ def _operands(names: tuple[str, ...], arrays: Any) -> Operands:
 
 def _by_name(kind: Any, names: tuple[str, ...], arrays: Any) -> dict[str, Any]:
     return dict.fromkeys(kind._fields) | dict(zip(names, arrays))
+
+
+def _flags(names: tuple[str, ...], mapped: tuple[bool, ...]) -> tuple[bool, ...]:
+    by_name = dict(zip(names, mapped))
+    return tuple(by_name.get(name, False) for name in Operands._fields)
+
+
+def _map(call: Any, of_all: Function = lambda *_: None) -> None:
+    """A rule for mx.vmap: one call for all where of_all() knows one, else a call each."""
+
+    def rule(arrays: Any, axes: Any) -> Any:
+        mapped = tuple(axis is not None for axis in axes)
+        arrays = [mx.moveaxis(x, axis, 0) if m else x for x, axis, m in zip(arrays, axes, mapped)]
+        n = next(x.shape[0] for x, m in zip(arrays, mapped) if m)
+        results = of_all(n, mapped, arrays)
+        if results is not None:
+            results = tuple(fold.split_axes(xp, x, n) for x in results)
+        else:
+            calls = [call(*(x[i] if m else x for x, m in zip(arrays, mapped))) for i in range(n)]
+            results = tuple(mx.stack(list(parts)) for parts in zip(*calls, strict=True))
+        return results, tuple(0 for _ in results)
+
+    call.vmap(rule)
 
 
 def _refuse(call: Any, forward_mode: str, reverse_mode: str = "") -> Any:
