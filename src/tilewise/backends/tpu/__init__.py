@@ -1,0 +1,47 @@
+"""Google TPUs: Pallas kernels for Mosaic (pallas/). Proven with no TPU at hand: docs/tpu.md."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from tilewise.backends.tpu import target
+from tilewise.backends.tpu.tiles import tile_choices as tile_choices
+from tilewise.backends.tpu.why_not import KNOWN as KNOWN
+from tilewise.backends.tpu.why_not import why_not as why_not
+from tilewise.choose.plan import Plan
+from tilewise.errors import Unsupported
+from tilewise.spec.problem import Gradients, Operands, PagedOperands
+
+
+def missing() -> str | None:
+    """Why this machine cannot use the backend at all, or None."""
+    return None if find_spec("jax") is not None else "jax is not installed"
+
+
+def device_kind() -> str:
+    """What tuned tiles are filed under."""
+    chip = target.current()
+    return chip.name if chip else "tpu"
+
+
+def forward(plan: Plan, operands: Operands) -> tuple[Any, Any]:
+    """Not there: why_not() says so."""
+    raise Unsupported("The tpu backend has paged kernels only.")
+
+
+def backward(plan: Plan, operands: Operands, out: Any, lse: Any, dout: Any, dlse: Any | None,
+             wanted: Gradients) -> Gradients:  # fmt: skip
+    """Not there: why_not() says so."""
+    raise Unsupported("The tpu backend has paged kernels only.")
+
+
+def paged(plan: Plan, operands: PagedOperands) -> tuple[Any, Any]:
+    """(out, lse) of a paged call."""
+    return import_module("tilewise.backends.tpu.launch_jax").paged(plan, operands)
+
+
+def append(plan: Plan, operands: PagedOperands, k: Any, v: Any) -> tuple[Any, Any | None]:
+    """(k_pages, v_pages) with the new rows written."""
+    return import_module("tilewise.backends.tpu.launch_jax").append(plan, operands, k, v)

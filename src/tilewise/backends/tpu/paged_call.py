@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jax import lax
 from jax import numpy as jnp
 
 from tilewise.backends.tpu.pallas.paged import paged_attention
@@ -31,17 +32,21 @@ def shape_of(spec: AttentionSpec, problem: PagedProblem, tiles: PagedTiles) -> P
 
 
 def paged(spec: AttentionSpec, problem: PagedProblem, tiles: PagedTiles | None, operands: PagedOperands, *,
-          vmem_limit_bytes: int | None = None, interpret: Any = False) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-    """(out [max_tokens, H, E] in q's dtype, lse float32 [H, max_tokens]); the contract of ragged_paged_attention()."""
+          vmem_limit_bytes: int | None = None, interpret: Any = False,
+          clip_ids: bool = True) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    """(out [max_tokens, H, E] in q's dtype, lse float32 [H, max_tokens]); the contract of ragged_paged_attention().
+
+    clip_ids: an id that names no page reads another page, never out of bounds. Off, a test sees that it was read.
+    """
     if tiles is None or problem.num_pages == 0:
         return _nothing(spec, problem, operands)
     shape = shape_of(spec, problem, tiles)
     k_head, k_slot = _scales(shape, spec.k_scale, operands.k_scale)
     v_head, v_slot = _scales(shape, spec.v_scale, operands.v_scale)
+    indices = _ints(operands.page_indices)
     arrays = PagedArrays(
         kv_lens=_ints(operands.kv_lens),
-        # An id that names no page would be read out of bounds; what stands behind a sequence's last page is not read.
-        page_indices=jnp.clip(_ints(operands.page_indices), 0, problem.num_pages - 1).reshape(-1),
+        page_indices=(jnp.clip(indices, 0, problem.num_pages - 1) if clip_ids else indices).reshape(-1),
         cu_q_lens=_ints(operands.cu_q_lens),
         num_seqs=num_seqs_of(problem, operands),
         head_k_scale=k_head,
@@ -85,8 +90,10 @@ def unfold_lse(shape: PagedShape, lse: jax.Array) -> jax.Array:
 
 
 def pad_heads(shape: PagedShape, pages: jax.Array) -> jax.Array:
-    """Pages whose heads fill whole words; a copy of the cache where they do not."""
-    missing = -pages.shape[2] % shape.packing
+    """Pages whose heads fill whole register tiles; a copy of the cache where they do not."""
+    if pages.dtype.name != shape.carried:
+        pages = lax.bitcast_convert_type(pages, jnp.dtype(shape.carried))
+    missing = shape.page_heads - pages.shape[2]
     return pages if missing == 0 else jnp.pad(pages, ((0, 0), (0, 0), (0, missing), (0, 0)))
 
 

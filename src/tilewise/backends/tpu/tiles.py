@@ -94,5 +94,7 @@ def vmem_bytes(spec: AttentionSpec, problem: PagedProblem, tiles: PagedTiles) ->
     scales = sum(2 * keys * LANES * 4 for x in (spec.k_scale, spec.v_scale) if x == "slot")
     state = rows * 4 * (2 * LANES + widths[1])
     blocks = 2 * rows * sum(widths) * 4 + (2 * rows * LANES * 4 if spec.sinks else 0)
-    work = 2 * keys * sum(widths) * 4 + 4 * tiles.step_tokens * padded_group(problem.group, tiles.step_tokens) * keys * 4
+    unpacked = heads * keys * sum(widths) * BYTES[problem.dtype if problem.dtype == "bfloat16" else "float32"]
+    unpacked = unpacked if tiles.step_tokens > 1 else 0
+    work = unpacked + 2 * keys * sum(widths) * 4 + 4 * tiles.step_tokens * padded_group(problem.group, tiles.step_tokens) * keys * 4
     return buffers + scales + state + blocks + work

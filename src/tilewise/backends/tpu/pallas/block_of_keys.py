@@ -21,8 +21,10 @@ Scalar = Any
 class BlockOfKeys:
     """Lets rows see the keys of a buffer slot."""
 
-    def __init__(self, shape: PagedShape, arrays: PagedArrays, scratch: Scratch, interpret: bool) -> None:
+    def __init__(self, shape: PagedShape, arrays: PagedArrays, scratch: Scratch, head_block: Scalar,
+                 interpret: bool) -> None:  # fmt: skip
         self.shape, self.arrays, self.scratch, self.interpret = shape, arrays, scratch, interpret
+        self.first_head = head_block * shape.heads
         self.dtype = jnp.dtype(shape.computed)
 
     def attend(self, rows: visibility.Rows, first_token: Scalar, keys: Keys, first: Scalar, slot: Scalar) -> None:
@@ -49,7 +51,10 @@ class BlockOfKeys:
         shape, scratch = self.shape, self.scratch
         k_words = PageWords(scratch.k_buffers, slot, shape.stored, self.interpret)
         v_words = k_words if shape.combined else PageWords(scratch.v_buffers, slot, shape.stored, self.interpret)
-        k_scales, v_scales = (_along_lanes(x, slot) for x in (scratch.k_scale_buffers, scratch.v_scale_buffers))
+        if scratch.k_scales is not None:
+            scratch.k_scales[...] = scratch.k_scale_buffers[slot].T
+        if scratch.v_scales is not None:
+            scratch.v_scales[...] = scratch.v_scale_buffers[slot].T
 
         def operands(h: int) -> tuple[jax.Array, jax.Array]:
             k = k_words.head(2 * h if shape.combined else h, self.dtype)
@@ -59,7 +64,7 @@ class BlockOfKeys:
                 v = jnp.where((at >= keys.begin) & (at < keys.end), v, 0.0).astype(self.dtype)
             return k, v
 
-        def one_step(i: Scalar, h: int, k: jax.Array, v: jax.Array) -> None:
+        def step(h: Any, i: Scalar, k: jax.Array, v: jax.Array) -> None:
             token = first_token + i * shape.step_tokens
             at = (h, pl.ds(pl.multiple_of(i * shape.step_rows, shape.step_rows), shape.step_rows))
             seen = None
@@ -68,12 +73,12 @@ class BlockOfKeys:
                     rows, shape.window, token, shape.token_rows, first, first + shape.block_keys,
                     (shape.step_rows, shape.buffer_keys),
                 )  # fmt: skip
-            s = self._logits(h, online_softmax.scores(self.arrays.q[at].astype(self.dtype), k), k_scales)
+            s = self._logits(h, online_softmax.scores(self.arrays.q[at].astype(self.dtype), k))
             if seen is not None:
                 s = jnp.where(seen, s, -jnp.inf)
             p, alpha = online_softmax.weights(s, scratch.m, scratch.l, at, shape.unit)
-            if v_scales is not None:
-                p = p * v_scales[h : h + 1]
+            if scratch.v_scales is not None:
+                p = p * scratch.v_scales[pl.ds(h, 1)]
                 p = p if seen is None else jnp.where(seen, p, 0.0)
             online_softmax.accumulate(p, alpha, v, scratch.acc, at)
 
@@ -81,32 +86,30 @@ class BlockOfKeys:
 
             def all_heads(i: Scalar, carry: Any) -> Any:
                 for h in range(shape.heads):
-                    one_step(i, h, *operands(h))
+                    step(h, i, *operands(h))
                 return carry
 
             lax.fori_loop(*steps, all_heads, 0)
             return
         for h in range(shape.heads):
-            scratch.k[...], scratch.v[...] = operands(h)
+            scratch.k[h], scratch.v[h] = operands(h)
+        count = steps[1] - steps[0]
 
-            def one_head(i: Scalar, carry: Any, h: int = h) -> Any:
-                one_step(i, h, scratch.k[...], scratch.v[...])
-                return carry
+        def one_head(i: Scalar, carry: Any) -> Any:
+            h, at = lax.div(i, count), lax.rem(i, count)
+            step(h, steps[0] + at, scratch.k[h], scratch.v[h])
+            return carry
 
-            lax.fori_loop(*steps, one_head, 0)
+        lax.fori_loop(0, shape.heads * count, one_head, 0)
 
-    def _logits(self, h: int, s: jax.Array, k_scales: jax.Array | None) -> jax.Array:
+    def _logits(self, h: Any, s: jax.Array) -> jax.Array:
         """q.k -> the numbers that are compared: logits in natural units are these times shape.unit."""
         shape = self.shape
-        if k_scales is not None:
-            s = s * k_scales[h : h + 1]
+        if self.scratch.k_scales is not None:
+            s = s * self.scratch.k_scales[pl.ds(h, 1)]
         if shape.k_scale == "head":
-            s = s * self.arrays.head_k_scale[pl.program_id(0) * shape.heads + h]
+            s = s * self.arrays.head_k_scale[self.first_head + h]
         if shape.softcap is not None:
             return jnp.tanh(s * (shape.scale / shape.softcap))
         return s if shape.unit == shape.scale else s * shape.scale
 
-
-def _along_lanes(buffers: Any, slot: Scalar) -> jax.Array | None:
-    """[Hkv, keys] of the scales [keys, Hkv] in a buffer slot."""
-    return None if buffers is None else buffers[slot].T

@@ -32,13 +32,15 @@ class PageCopies:
     def start(self, head_block: Any, seq: Any, first: Any, end: Any, slot: Any) -> None:
         """Begin to copy keys first .. min(first + block_keys, end) - 1 of a sequence; pages past `end` stay unread."""
 
-        def piece(i: Any, _: Any) -> Any:
-            key = first + i * self.shape.piece
-            page_size = self.shape.page_size
-            page = self.table[seq * self.shape.pages_per_seq + lax.div(key, page_size)]
-            for copy in self._copies(head_block, page, lax.rem(key, page_size), i, slot):
+        per_page = self.shape.page_size // self.shape.piece
+        begin = lax.div(first, jnp.int32(self.shape.piece))
+        row = seq * self.shape.pages_per_seq
+
+        def piece(i: Any, carry: Any) -> Any:
+            page, part = (begin + i, 0) if per_page == 1 else divide(begin + i, per_page)
+            for copy in self._copies(head_block, self.table[row + page], part * self.shape.piece, i, slot):
                 copy.start()
-            return _
+            return carry
 
         lax.fori_loop(0, self.count(first, end), piece, 0)
 
@@ -53,7 +55,7 @@ class PageCopies:
             for pages in self.arrays:
                 rows = pages.buffers.at[slot, pl.ds(0, self.shape.block_keys)]
                 if pages.width:
-                    rows = pages.buffers.at[slot, :, pl.ds(0, self.shape.block_keys), pl.ds(0, self._heads(pages))]
+                    rows = pages.buffers.at[slot, :, pl.ds(0, self.shape.block_keys)]
                 pltpu.make_async_copy(rows, rows, self.semaphores.at[slot]).wait()
 
         @pl.when(count != whole)
@@ -69,20 +71,24 @@ class PageCopies:
         """Pieces of the block at `first` that hold keys before `end`."""
         return jnp.minimum(lax.div(end - first + self.shape.piece - 1, self.shape.piece), self.shape.block_pieces)
 
-    def _heads(self, pages: Pages) -> int:
-        return self.shape.page_heads // self.shape.head_blocks if pages.width else self.shape.kv_heads
-
     def _copies(self, head_block: Any, page: Any, at: Any, i: Any, slot: Any) -> list[Any]:
         """The copies of one piece of every array."""
         size, copies = self.shape.piece, []
+        source_rows = pl.ds(at, size)
         for pages in self.arrays:
-            heads, target = self._heads(pages), pl.ds(i * size, size)
+            rows = pl.ds(i * size, size)
             if not pages.width:
-                source = pages.hbm.at[page, pl.ds(at, size)]
-                copies.append((source, pages.buffers.at[slot, target]))
+                copies.append((pages.hbm.at[page, source_rows], pages.buffers.at[slot, rows]))
                 continue
+            heads = self.shape.buffer_heads
             for chunk in range(pages.buffers.shape[1]):
                 columns = pl.ds(chunk * pages.width, pages.width)
-                source = pages.hbm.at[page, pl.ds(at, size), pl.ds(head_block * heads, heads), columns]
-                copies.append((source, pages.buffers.at[slot, chunk, target, pl.ds(0, heads)]))
+                from_heads = pl.ds(0 if self.shape.head_blocks == 1 else head_block * heads, heads)
+                source = pages.hbm.at[page, source_rows, from_heads, columns]
+                copies.append((source, pages.buffers.at[slot, chunk, rows]))
         return [pltpu.make_async_copy(source, to, self.semaphores.at[slot]) for source, to in copies]
+
+
+def divide(x: Any, by: int) -> tuple[Any, Any]:
+    """(quotient, remainder) of a number that is not negative."""
+    return lax.div(x, jnp.int32(by)), lax.rem(x, jnp.int32(by))

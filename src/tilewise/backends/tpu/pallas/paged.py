@@ -82,7 +82,7 @@ def _in_specs(shape: PagedShape, arrays: PagedArrays) -> list[pl.BlockSpec]:
 
 
 def _scratch(shape: PagedShape) -> Scratch:
-    stored, computed = jnp.dtype(shape.stored), jnp.dtype(shape.computed)
+    stored, computed = jnp.dtype(shape.carried), jnp.dtype(shape.computed)
     row_state = pltpu.VMEM((shape.heads, shape.block_rows, LANES), jnp.float32)
 
     def buffers(dim: int) -> Any:
@@ -101,8 +101,10 @@ def _scratch(shape: PagedShape) -> Scratch:
         v_buffers=None if shape.combined else buffers(shape.v_dim),
         k_scale_buffers=scales if shape.k_scale == "slot" else None,
         v_scale_buffers=scales if shape.v_scale == "slot" else None,
-        k=pltpu.VMEM((shape.buffer_keys, shape.qk_dim), computed) if several_steps else None,
-        v=pltpu.VMEM((shape.buffer_keys, shape.v_dim), computed) if several_steps else None,
+        k_scales=pltpu.VMEM((shape.kv_heads, shape.buffer_keys), jnp.float32) if shape.k_scale == "slot" else None,
+        v_scales=pltpu.VMEM((shape.kv_heads, shape.buffer_keys), jnp.float32) if shape.v_scale == "slot" else None,
+        k=pltpu.VMEM((shape.heads, shape.buffer_keys, shape.qk_dim), computed) if several_steps else None,
+        v=pltpu.VMEM((shape.heads, shape.buffer_keys, shape.v_dim), computed) if several_steps else None,
     )
 
 
@@ -114,7 +116,7 @@ def _kernel(shape: PagedShape, given: tuple[bool, ...], has: tuple[bool, ...], i
     head_block, query_block = pl.program_id(0), pl.program_id(1)
     items = WorkItems(shape, arrays.kv_lens, arrays.cu_q_lens, arrays.num_seqs)
     copies = PageCopies(shape, _pages(shape, arrays, scratch), arrays.page_indices, scratch.semaphores)
-    block = BlockOfKeys(shape, arrays, scratch, interpret)
+    block = BlockOfKeys(shape, arrays, scratch, head_block, interpret)
 
     def fetch(item: Item, keys: Keys, i: Scalar, slot: Scalar) -> None:
         copies.start(item.head_block, item.seq, keys.first + i * shape.block_keys, keys.end, slot)
@@ -160,7 +162,7 @@ def _kernel(shape: PagedShape, given: tuple[bool, ...], has: tuple[bool, ...], i
         return tuple(scratch.state[i] for i in range(4))
 
     lax.while_loop(here, work, tuple(scratch.state[i] for i in range(4)))
-    _end_rows(shape, arrays, scratch, out, lse)
+    _end_rows(shape, arrays, scratch, head_block, out, lse)
 
 
 def _pages(shape: PagedShape, arrays: PagedArrays, scratch: Scratch) -> tuple[Pages, ...]:
@@ -191,8 +193,8 @@ def _begin_rows(shape: PagedShape, arrays: PagedArrays, scratch: Scratch, query_
         scratch.l[h] = jnp.where(owned, 1.0, 0.0)
 
 
-def _end_rows(shape: PagedShape, arrays: PagedArrays, scratch: Scratch, out: Ref, lse: Ref) -> None:
-    head_block = pl.program_id(0)
+def _end_rows(shape: PagedShape, arrays: PagedArrays, scratch: Scratch, head_block: Scalar, out: Ref,
+              lse: Ref) -> None:  # fmt: skip
     for h in range(shape.heads):
         rows, row_lse = online_softmax.finish(scratch.acc[h], scratch.m[h], scratch.l[h], shape.unit)
         if shape.v_scale == "head":

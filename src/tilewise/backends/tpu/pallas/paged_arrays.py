@@ -38,5 +38,7 @@ class Scratch(NamedTuple):
     v_buffers: Any
     k_scale_buffers: Any
     v_scale_buffers: Any
-    k: Any  # keys of one head, where several steps use them
+    k_scales: Any  # of the block at hand, along lanes [Hkv, keys]
+    v_scales: Any
+    k: Any  # the block at hand, unpacked [heads, keys, D], where several steps use it
     v: Any

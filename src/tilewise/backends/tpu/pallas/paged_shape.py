@@ -99,13 +99,18 @@ class PagedShape:
 
     @property
     def page_heads(self) -> int:
-        """Heads that lie side by side in a page array, all head blocks."""
-        return self.kv_heads * (2 if self.combined else 1)
+        """Heads that lie side by side in a page array, padded to what a register tile can hold without gaps."""
+        return padded_heads(self.kv_heads * (2 if self.combined else 1), self.packing)
 
     @property
     def buffer_heads(self) -> int:
-        """Heads in a buffer: those of a head block, padded to what a register tile can hold without gaps."""
-        return padded_heads(self.page_heads // self.head_blocks, self.packing)
+        """Heads in a buffer: those of a head block."""
+        return self.page_heads // self.head_blocks
+
+    @property
+    def carried(self) -> str:
+        """The dtype of the page arrays: what the chips cannot name travels as bits of another."""
+        return "bfloat16" if self.stored == "float16" else self.stored
 
     @property
     def query_dtype(self) -> str:

@@ -1,0 +1,58 @@
+"""A call described by shapes alone: what is lowered, emitted and compiled with no arrays at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+
+from tilewise.backends.tpu import paged_call
+from tilewise.backends.tpu.tiles import PagedTiles, vmem_bytes
+from tilewise.spec.attention_spec import AttentionSpec
+from tilewise.spec.problem import PagedOperands, PagedProblem
+
+MIB = 2**20
+
+
+def paged_function(spec: AttentionSpec, problem: PagedProblem, tiles: PagedTiles) -> Callable[[PagedOperands], Any]:
+    """The call as a function of its operands."""
+
+    def call(operands: PagedOperands) -> Any:
+        return paged_call.paged(spec, problem, tiles, operands, vmem_limit_bytes=vmem_limit(spec, problem, tiles))
+
+    return call
+
+
+def vmem_limit(spec: AttentionSpec, problem: PagedProblem, tiles: PagedTiles) -> int:
+    """What the compiler may use: the estimate and room for what it keeps for itself."""
+    return min(max(16 * MIB, 3 * vmem_bytes(spec, problem, tiles) // 2), 60 * MIB)
+
+
+def paged_operands(spec: AttentionSpec, problem: PagedProblem, sharding: Any = None) -> PagedOperands:
+    """The operands as jax.ShapeDtypeStruct."""
+
+    def array(shape: tuple[int, ...], dtype: str) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
+
+    def scale(form: str) -> jax.ShapeDtypeStruct | None:
+        if form == "none":
+            return None
+        shapes = {"head": (problem.kv_heads,), "slot": (problem.num_pages, problem.page_size, problem.kv_heads)}
+        return array(shapes.get(form, ()), "float32")
+
+    pages, heads = (problem.num_pages, problem.page_size), problem.kv_heads
+    k_heads = 2 * heads if problem.combined else heads
+    return PagedOperands(
+        q=array((problem.max_tokens, problem.q_heads, problem.qk_dim), problem.dtype),
+        k_pages=array((*pages, k_heads, problem.qk_dim), problem.page_dtype),
+        v_pages=None if problem.combined else array((*pages, heads, problem.v_dim), problem.page_dtype),
+        kv_lens=array((problem.max_seqs,), "int32"),
+        page_indices=array((problem.max_seqs, problem.pages_per_seq), "int32"),
+        cu_q_lens=array((problem.max_seqs + 1,), "int32"),
+        num_seqs=array((1,), "int32"),
+        sinks=array((problem.q_heads,), "float32") if spec.sinks else None,
+        k_scale=scale(spec.k_scale),
+        v_scale=scale(spec.v_scale),
+    )

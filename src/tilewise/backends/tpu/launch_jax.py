@@ -1,0 +1,27 @@
+"""JAX arrays to the TPU kernels; traceable, so that it runs inside jit, shard_map and export."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewise.backends.tpu import paged_call, target
+from tilewise.backends.tpu.example_call import vmem_limit
+from tilewise.choose.plan import Plan
+from tilewise.spec import paged_reference
+from tilewise.spec.problem import PagedOperands
+
+
+def paged(plan: Plan, operands: PagedOperands) -> tuple[Any, Any]:
+    """(out, lse) of a paged call."""
+    interpret = target.interpret_parameters()
+    limit = None if plan.tiles is None else vmem_limit(plan.spec, plan.problem, plan.tiles)
+    return paged_call.paged(
+        plan.spec, plan.problem, plan.tiles, operands, vmem_limit_bytes=limit, interpret=interpret
+    )
+
+
+def append(plan: Plan, operands: PagedOperands, k: Any, v: Any) -> tuple[Any, Any | None]:
+    """(k_pages, v_pages) with the new rows written: a scatter, which XLA does in place when the pages are donated."""
+    from tilewise.frameworks.detect import detect
+
+    return paged_reference.append(detect(k).namespace, plan.problem, operands, k, v)
