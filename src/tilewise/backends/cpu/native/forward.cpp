@@ -141,7 +141,7 @@ template <class T, class Wide> class Forward {  // Wide: the unit of packed prod
       for (int64_t i = piece.begin; i < piece.end; i++, r++) {
         const real* sink = a_.sinks && rows.row[r].segment >= 0 ? static_cast<const real*>(a_.sinks) + h : nullptr;
         real lse;
-        const real weight = finish_row(rows.m[r], rows.l[r], scoring.natural, sink, lse);
+        const real weight = finish_row(rows.m[r], rows.l[r], scoring.unit, sink, lse);
         write_row(rows.acc_row(r), weight, E, out(s.batch, h, s.q_first + i));
         if (a_.lse) *this->lse(s.batch, h, s.q_first + i) = lse;
       }

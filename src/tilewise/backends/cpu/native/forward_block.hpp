@@ -2,7 +2,7 @@
 //
 //   QueryState<U> rows(workspace, count, D, E);    // fill rows.row[r] (visibility) and rows.q_row(r) (copy_words)
 //   attend(scoring, source, rows, scratch);        // any number of times, keys in any split: the state gathers
-//   real weight = finish_row(rows.m[r], rows.l[r], scoring.natural, sink, lse);   // out = weight * rows.acc_row(r)
+//   real weight = finish_row(rows.m[r], rows.l[r], scoring.unit, sink, lse);   // out = weight * rows.acc_row(r)
 //
 // A Source says where keys lie; nothing else here knows (a stride, a page table):
 //   using element = T;                                             // storage of K and V: pack.hpp says what T needs
@@ -30,11 +30,13 @@ template <class U> struct Scoring {  // how a call turns products into logits
   int64_t qk_dim, v_dim;
   LogitRule<real> rule;
   bool biased, natural; // natural: logits are made in a pass of their own (rule), else: product * rule.factor, in base 2
+  double unit = 1;      // of m, in natural logits; undoes the rounding of rule.factor too, or lse would miss p's own scale
   KeyFacts facts;
 
   Scoring(const Meaning& meaning, int64_t D, int64_t E, bool has_bias, bool scaled, const KeyFacts& key_facts)
       : qk_dim(D), v_dim(E), biased(has_bias), natural(has_bias || scaled || meaning.softcap > 0 || !(meaning.scale > 0)), facts(key_facts) {
     rule.factor = static_cast<real>(natural ? meaning.scale : meaning.scale * kLog2e);
+    if (!natural) unit = meaning.scale / static_cast<double>(rule.factor);
     rule.cap = static_cast<real>(meaning.softcap);
     if (meaning.softcap > 0) rule.inner = static_cast<real>(meaning.scale / meaning.softcap);
   }

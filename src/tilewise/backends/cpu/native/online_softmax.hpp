@@ -86,9 +86,9 @@ TW_INLINE typename U::real exponentiate(typename U::real* s, int v0, int v1, typ
 }
 
 // What a row's state means: out = acc * weight, and lse. A sink is one more logit (natural units, null: none) without a value.
-template <class real> inline real finish_row(real m, real l, bool natural, const real* sink, real& lse) {
+template <class real> inline real finish_row(real m, real l, double unit, const real* sink, real& lse) {
   constexpr double low = -std::numeric_limits<double>::infinity();
-  double top = natural ? double(m) : double(m) * kLn2, sum = double(l);
+  double top = double(m) * unit, sum = double(l);
   if (l == 0) {
     lse = sink ? *sink : static_cast<real>(low);
     return 0;

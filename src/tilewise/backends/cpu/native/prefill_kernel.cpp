@@ -71,7 +71,7 @@ template <class U, class T, bool per_key> void run(const PagedArguments& a, cons
     const int64_t token = block.token(r), q_head = block.q_head(r);
     float lse, *acc = rows.acc_row(r);
     const float* sink = a.sinks ? static_cast<const float*>(a.sinks) + q_head : nullptr;
-    const float weight = finish_row(rows.m[r], rows.l[r], scoring.natural, sink, lse) * value_scale;
+    const float weight = finish_row(rows.m[r], rows.l[r], scoring.unit, sink, lse) * value_scale;
     const int64_t at = token * a.os.t + q_head * a.os.h;
     if (rows.l[r] == 0.0f) zero_row(a.dtype, E, a.out, at);
     else {
