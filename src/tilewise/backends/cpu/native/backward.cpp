@@ -13,8 +13,9 @@ template <class T> void zero_row(void* base, const Strides& st, int64_t b, int64
 }
 
 // Rows of a gradient that no sequence owns.
-template <class T> void zero_unowned(const AttentionArguments& a, const int32_t* starts, const int32_t* lens, int64_t length, int64_t heads,
-                                     void* base, const Strides& st, int64_t width) {
+template <class T>
+void zero_unowned(const AttentionArguments& a, const int32_t* starts, const int32_t* lens, int64_t length,
+                  int64_t heads, void* base, const Strides& st, int64_t width) {
   if (!base) return;
   const int64_t batches = starts ? 1 : a.batch;
   for (int64_t b = 0; b < batches; b++) {
@@ -85,8 +86,7 @@ template <class U, class T> struct Schedule {
       for (int64_t n = 0; n < a.batch; n++)
         for (int64_t h = 0; h < a.kv_heads; h++) {
           add(n, h);
-          if (!by_heads) close();
-        else if (!by_batches && h + 1 == a.kv_heads) close();
+          if (!by_heads || (!by_batches && h + 1 == a.kv_heads)) close();
         }
       close();
     }
@@ -100,7 +100,8 @@ template <class U, class T> struct Schedule {
   }
 };
 
-template <class U, class T> void run_wave(BackwardCall<U, T>& call, const Schedule<U, T>& plan, int64_t first, int64_t last) {
+template <class U, class T>
+void run_wave(BackwardCall<U, T>& call, const Schedule<U, T>& plan, int64_t first, int64_t last) {
   std::vector<Task> tasks;
   int64_t most = 0;
   for (int64_t set = first; set < last; set++) most = std::max(most, plan.spans(plan.sets[set]));
@@ -142,7 +143,8 @@ template <class U, class T> void backward_of(const BackwardArguments& b) {
   for (int64_t first = 0, last = 0; first < sets; first = last) {
     int64_t dq_rows = 0, tasks = 0;
     for (; last < sets; last++) {
-      const bool enough = tasks >= 4 * num_threads() && dq_rows * a.qk_dim * static_cast<int64_t>(sizeof(real)) >= kDqBudget;
+      const int64_t dq_bytes = dq_rows * a.qk_dim * static_cast<int64_t>(sizeof(real));
+      const bool enough = tasks >= 4 * num_threads() && dq_bytes >= kDqBudget;
       if (enough) break;
       const int64_t spans = plan.spans(plan.sets[last]);
       tasks += spans;

@@ -1,4 +1,4 @@
-// Gradients of a dense or packed call: dq, dk, dv, and those of bias, sinks and lse's own use. Null outputs are not wanted.
+// Gradients of a dense or packed call: dq, dk, dv, dbias, dsinks. Null outputs are not wanted.
 #pragma once
 #include "arguments.hpp"
 

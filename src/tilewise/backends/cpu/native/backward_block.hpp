@@ -14,7 +14,9 @@ constexpr int64_t kKeyChunk = 24;                // keys scored at a time: s and
 constexpr int64_t kQueryRun = 24;                // queries of dQ that share a range of keys
 constexpr std::ptrdiff_t kScoreLd = kQueryBlock + 16;  // off the power of two, or a column of ds lies in few L1 sets
 
-template <class U> constexpr int64_t padded_width(int64_t n) { return (n + kUnitLanes<U> - 1) / kUnitLanes<U> * kUnitLanes<U>; }
+template <class U> constexpr int64_t padded_width(int64_t n) {
+  return (n + kUnitLanes<U> - 1) / kUnitLanes<U> * kUnitLanes<U>;
+}
 
 struct Widths { int64_t qk, v; };
 
@@ -110,12 +112,14 @@ template <class U> struct PairScratch {
   using element = typename U::element;
   real *s, *dp;                           // [kKeyChunk, kScoreLd]
   element *p, *ds;                        // [kKeyChunk, kScoreLd], [kKeyBlock, kScoreLd]
-  typename U::word* ds_columns;           // [words(kKeyBlock), kScoreLd]: keys in pairs; ds itself where a word is an element
+  // [words(kKeyBlock), kScoreLd]: keys in pairs; ds itself where a word is an element
+  typename U::word* ds_columns;
   real *bias, *dbias;                     // [kKeyChunk, kScoreLd]
   Integer<U>* keep;
 
   static std::size_t bytes() {
-    return kScoreLd * ((kKeyChunk * 5 + kKeyBlock * 2) * sizeof(real) + (kKeyChunk + kKeyBlock) * sizeof(element)) + 16 * 64;
+    const int64_t reals = kKeyChunk * 5 + kKeyBlock * 2, elements = kKeyChunk + kKeyBlock;
+    return kScoreLd * (reals * sizeof(real) + elements * sizeof(element)) + 16 * 64;
   }
   template <class Space> void place(Space& space) {
     s = space.template take<real>(kKeyChunk * kScoreLd);
@@ -132,20 +136,22 @@ template <class U> struct PairScratch {
 
 // C[rows, width] += A B over all panels of B, `depth` words from word `first` on.
 template <class U, class Walk>
-TW_INLINE void add_product(Walk walk, int64_t rows, int64_t width, int64_t first, int64_t depth, const typename U::word* a,
-                           const typename U::word* b, int64_t panel_depth, typename U::real* c) {
+TW_INLINE void add_product(Walk walk, int64_t rows, int64_t width, int64_t first, int64_t depth,
+                           const typename U::word* a, const typename U::word* b, int64_t panel_depth,
+                           typename U::real* c) {
   const std::ptrdiff_t ld = padded_width<U>(width);
   for (int64_t e = 0; e < width; e += kPanel<U>) {
     const int64_t left = (ld - e) / kUnitLanes<U>;
-    product<U, Start::add>(walk, rows, static_cast<int>(std::min<int64_t>(left, kTileVectors)), depth, walk.at(a, 0, first),
-                           b + e * panel_depth + first * kPanel<U>, kPanel<U>, c + e, ld);
+    const int vectors = static_cast<int>(std::min<int64_t>(left, kTileVectors));
+    product<U, Start::add>(walk, rows, vectors, depth, walk.at(a, 0, first), b + e * panel_depth + first * kPanel<U>,
+                           kPanel<U>, c + e, ld);
   }
 }
 
 // out[rows, from .. to) = A B for lanes [from, to) of B's panels; both are multiples of a vector.
 template <class U>
-TW_INLINE void scores(const typename U::word* a, int64_t depth, int64_t rows, const typename U::word* columns, int64_t from,
-                      int64_t to, typename U::real* out) {
+TW_INLINE void scores(const typename U::word* a, int64_t depth, int64_t rows, const typename U::word* columns,
+                      int64_t from, int64_t to, typename U::real* out) {
   for (int64_t i = from; i < to;) {
     const int64_t panel = i / kPanel<U>, end = std::min(to, (panel + 1) * kPanel<U>);
     product<U, Start::zero>(ByRow{depth}, rows, static_cast<int>((end - i) / kUnitLanes<U>), depth, a,
@@ -169,21 +175,24 @@ TW_INLINE void pair_keys(const typename U::element* ds, int64_t rows, int64_t qu
 
 // dV += P^T dO and dK += dS^T Q for a chunk of keys starting at `key`, over queries [from, to).
 template <class U, class T>
-TW_INLINE void add_key_sums(const Chunk<U>& c, int64_t key, int64_t rows, int64_t from, int64_t to, const QueryBlock<U, T>& queries,
-                            KeyBlock<U, T>& keys, Widths w, Wanted wanted) {
+TW_INLINE void add_key_sums(const Chunk<U>& c, int64_t key, int64_t rows, int64_t from, int64_t to,
+                            const QueryBlock<U, T>& queries, KeyBlock<U, T>& keys, Widths w, Wanted wanted) {
   const int64_t depth = words<U>(queries.count), first = from / U::pair, last = std::min(depth, to / U::pair);
   const ByRow walk{c.ld / U::pair};
   const auto words_of = [](const typename U::element* x) { return reinterpret_cast<const typename U::word*>(x); };
   if (wanted.dv)
-    add_product<U>(walk, rows, w.v, first, last - first, words_of(c.p), queries.dout_rows, depth, keys.dv + key * padded_width<U>(w.v));
+    add_product<U>(walk, rows, w.v, first, last - first, words_of(c.p), queries.dout_rows, depth,
+                   keys.dv + key * padded_width<U>(w.v));
   if (wanted.dk)
-    add_product<U>(walk, rows, w.qk, first, last - first, words_of(c.ds), queries.q_rows, depth, keys.dk + key * padded_width<U>(w.qk));
+    add_product<U>(walk, rows, w.qk, first, last - first, words_of(c.ds), queries.q_rows, depth,
+                   keys.dk + key * padded_width<U>(w.qk));
 }
 
 // The same and dQ, one visible pair at a time: hidden NaN and Inf are never touched. Rare, so plain.
 template <class U, class T>
-TW_NOINLINE void add_pair_by_pair(const Chunk<U>& c, int64_t key, int64_t rows, int64_t from, int64_t to, const QueryBlock<U, T>& queries,
-                                  KeyBlock<U, T>& keys, const T* const* k, Widths w, Wanted wanted) {
+TW_NOINLINE void add_pair_by_pair(const Chunk<U>& c, int64_t key, int64_t rows, int64_t from, int64_t to,
+                                  const QueryBlock<U, T>& queries, KeyBlock<U, T>& keys, const T* const* k, Widths w,
+                                  Wanted wanted) {
   using real = typename U::real;
   for (int64_t r = 0; r < rows; r++) {
     real* dk = keys.dk + (key + r) * padded_width<U>(w.qk);

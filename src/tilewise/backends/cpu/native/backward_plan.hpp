@@ -1,6 +1,7 @@
-// Who computes what, in which order. A task owns a span of keys of one unit (a sequence's kv head): its dk and dv are its own. Spans of
-// one unit add to the same dq rows, always in the order of the spans, so the bits do not depend on the threads. Tasks are handed out
-// span by span over all units: with many units nobody waits for a neighbour, with few the spans follow one another like a wave.
+// Who computes what, in which order. A task owns a span of keys of one unit (a sequence's kv head): its dk and dv are
+// its own. Spans of one unit add to the same dq rows, always in the order of the spans, so the bits do not depend on
+// the threads. Tasks are handed out span by span over all units: with many units nobody waits for a neighbour, with
+// few the spans follow one another like a wave.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -23,7 +24,7 @@ struct Unit {
   int64_t query_blocks() const { return (sequence.q_count + kQueryBlock - 1) / kQueryBlock; }
 };
 
-// Units whose dbias lies in the same place must not run at once: they form a set and follow one another inside each task.
+// Units whose dbias lies in the same place must not run at once: they form a set, one after another in each task.
 struct UnitSet {
   int64_t first = 0, last = 0;  // units
 };
@@ -39,8 +40,11 @@ class Gates {
       if (spins > 200) std::this_thread::yield();
     }
   }
-  void pass(int64_t gate, int64_t span) { next_[gate].store(static_cast<int32_t>(span + 1), std::memory_order_release); }
-  void abandon() { abandoned_.store(true, std::memory_order_relaxed); }  // a task failed: those behind it must not wait for it
+  void pass(int64_t gate, int64_t span) {
+    next_[gate].store(static_cast<int32_t>(span + 1), std::memory_order_release);
+  }
+  // A task failed: those behind it must not wait for it.
+  void abandon() { abandoned_.store(true, std::memory_order_relaxed); }
   struct Abandoned {};
 
  private:
@@ -48,8 +52,9 @@ class Gates {
   std::atomic<bool> abandoned_{false};
 };
 
-constexpr int64_t kMostSpanBlocks = 4;                        // key blocks of a span: packing a query block is paid once a span
-constexpr int64_t kDqBudget = int64_t{32} << 20;              // bytes of float32 dq in flight, roughly
+// Key blocks of a span, at most: packing a query block is paid once a span.
+constexpr int64_t kMostSpanBlocks = 4;
+constexpr int64_t kDqBudget = int64_t{32} << 20;  // bytes of float32 dq in flight, roughly
 
 // Enough tasks for the threads, else as long as pays. Does not change a bit of the result.
 inline int64_t span_blocks(int64_t key_blocks_of_all_units, int64_t tasks_wanted) {

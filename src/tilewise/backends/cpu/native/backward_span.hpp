@@ -54,7 +54,8 @@ template <class U, class T> class SpanWork {
       for (int64_t g = 0; g < call_.group(); g++) {
         const int64_t head = unit.kv_head * call_.group() + g;
         const PairVisibility pairs = pair_visibility(a, s, head);
-        for (int64_t n = (seen.last - 1) / kQueryBlock; n >= seen.first / kQueryBlock; n--) query_block(unit, span, keys, head, g, n, pairs);
+        for (int64_t n = (seen.last - 1) / kQueryBlock; n >= seen.first / kQueryBlock; n--)
+          query_block(unit, span, keys, head, g, n, pairs);
       }
     store_keys(unit, keys);
   }
@@ -83,9 +84,11 @@ template <class U, class T> class SpanWork {
       const KeyBlock<U, T>& block = keys_[(j - keys.first) / kKeyBlock];
       const int64_t r = (j - keys.first) % kKeyBlock, t = s.kv_first + j;
       if (call_.b.dk)
-        store_row(block.dk + r * padded_width<U>(call_.w.qk), call_.w.qk, const_cast<T*>(row(call_.b.dk, call_.b.dks, s.batch, u.kv_head, t)));
+        store_row(block.dk + r * padded_width<U>(call_.w.qk), call_.w.qk,
+                  const_cast<T*>(row(call_.b.dk, call_.b.dks, s.batch, u.kv_head, t)));
       if (call_.b.dv)
-        store_row(block.dv + r * padded_width<U>(call_.w.v), call_.w.v, const_cast<T*>(row(call_.b.dv, call_.b.dvs, s.batch, u.kv_head, t)));
+        store_row(block.dv + r * padded_width<U>(call_.w.v), call_.w.v,
+                  const_cast<T*>(row(call_.b.dv, call_.b.dvs, s.batch, u.kv_head, t)));
     }
   }
 
@@ -143,7 +146,8 @@ template <class U, class T> class SpanWork {
         std::copy_n(queries_.dq + i * ld, call_.w.qk, dq_row(u, g, first + i));
     }
   }
-  void query_block(const Unit& u, int64_t span, Range keys, int64_t head, int64_t g, int64_t n, const PairVisibility& pairs) {
+  void query_block(const Unit& u, int64_t span, Range keys, int64_t head, int64_t g, int64_t n,
+                   const PairVisibility& pairs) {
     const Sequence& s = u.sequence;
     const int64_t first = n * kQueryBlock, span_keys = blocks_ * kKeyBlock;
     pack_queries(s, head, first);
@@ -168,32 +172,36 @@ template <class U, class T> class SpanWork {
   static bool every_pair(const Sequence& s, const Meaning& m, Range queries, Range keys) {  // by the window
     return keys.last - 1 - m.right - s.shift() <= queries.first && keys.first + m.left - s.shift() >= queries.last - 1;
   }
-  void block_pair(const Sequence& s, int64_t head, int64_t query, int64_t key, KeyBlock<U, T>& keys, const PairVisibility& pairs) {
+  void block_pair(const Sequence& s, int64_t head, int64_t query, int64_t key, KeyBlock<U, T>& keys,
+                  const PairVisibility& pairs) {
     const AttentionArguments& a = call_.b.forward;
     const Meaning& m = a.meaning;
     const Range qs{query, query + queries_.count}, ks{key, key + keys.count};
     if (within(queries_seeing(s, m, ks), query, queries_.count).empty()) return;
     const Seen data = pairs.decides() ? pairs.seen(qs, ks) : Seen::all;
     if (data == Seen::none) return;
-    const bool whole = every_pair(s, m, qs, ks) && data == Seen::all && !queries_.absent && queries_.count % U::pair == 0;
+    const bool whole = every_pair(s, m, qs, ks) && data == Seen::all && !queries_.absent &&
+                       queries_.count % U::pair == 0;
     const bool careful = !whole && !(keys.finite && queries_.finite);
     for (int64_t r = 0; r < keys.count; r += kKeyChunk)
       key_chunk(s, head, query, key, r, std::min(kKeyChunk, keys.count - r), keys, pairs, data == Seen::some, careful);
     if (call_.wanted.dq && !careful) add_queries(s, query, key, keys);
   }
-  void key_chunk(const Sequence& s, int64_t head, int64_t query, int64_t key, int64_t r, int64_t rows, KeyBlock<U, T>& keys,
-                 const PairVisibility& pairs, bool some, bool careful) {
+  void key_chunk(const Sequence& s, int64_t head, int64_t query, int64_t key, int64_t r, int64_t rows,
+                 KeyBlock<U, T>& keys, const PairVisibility& pairs, bool some, bool careful) {
     const AttentionArguments& a = call_.b.forward;
     const Meaning& m = a.meaning;
     const Widths w = call_.w;
     const Range ks{key + r, key + r + rows}, seen = within(queries_seeing(s, m, ks), query, queries_.count);
     constexpr int64_t lanes = kUnitLanes<U>;
-    const int64_t from = seen.empty() ? 0 : seen.first / lanes * lanes, to = seen.empty() ? 0 : (seen.last + lanes - 1) / lanes * lanes;
+    const int64_t from = seen.empty() ? 0 : seen.first / lanes * lanes;
+    const int64_t to = seen.empty() ? 0 : (seen.last + lanes - 1) / lanes * lanes;
     Chunk<U> c;
     c.ld = kScoreLd, c.s = scratch_.s, c.dp = scratch_.dp, c.p = scratch_.p, c.ds = scratch_.ds + r * kScoreLd;
     if (from < to) {
       scores<U>(keys.k + r * words<U>(w.qk), words<U>(w.qk), rows, queries_.q_columns, from, to, c.s);
-      if (call_.wanted.ds()) scores<U>(keys.v + r * words<U>(w.v), words<U>(w.v), rows, queries_.dout_columns, from, to, c.dp);
+      if (call_.wanted.ds())
+        scores<U>(keys.v + r * words<U>(w.v), words<U>(w.v), rows, queries_.dout_columns, from, to, c.dp);
       const bool band = !every_pair(s, m, {query, query + queries_.count}, ks);
       if (band || some || careful || a.bias || call_.wanted.dbias || m.softcap > 0) {
         c.band_first = ks.first - m.right - s.shift() - query;
@@ -201,7 +209,8 @@ template <class U, class T> class SpanWork {
         const int64_t last = std::min(to, queries_.count);
         if (a.bias) {
           BiasTiles{a}.read(s, head, query, ks.first, rows, from, last, scratch_.bias, kScoreLd);
-          for (int64_t k = 0; k < rows; k++) std::fill(scratch_.bias + k * kScoreLd + last, scratch_.bias + k * kScoreLd + to, real{});
+          for (int64_t k = 0; k < rows; k++)
+            std::fill(scratch_.bias + k * kScoreLd + last, scratch_.bias + k * kScoreLd + to, real{});
           c.bias = scratch_.bias;
         }
         if (some || careful) c.keep = keep(query, ks, from, to, c, pairs);
@@ -229,7 +238,8 @@ template <class U, class T> class SpanWork {
       pair_keys<U>(c.ds, rows, kQueryBlock, scratch_.ds_columns + r / U::pair * kScoreLd);
     }
   }
-  const Integer<U>* keep(int64_t query, Range ks, int64_t from, int64_t to, const Chunk<U>& c, const PairVisibility& pairs) {
+  const Integer<U>* keep(int64_t query, Range ks, int64_t from, int64_t to, const Chunk<U>& c,
+                         const PairVisibility& pairs) {
     for (int64_t i = from; i < to; i++)
       for (int64_t r = 0; r < ks.last - ks.first; r++) {
         const bool in_band = i >= c.band_first + r && i < c.band_last + r && i < queries_.count;
@@ -246,7 +256,8 @@ template <class U, class T> class SpanWork {
       const Range seen = within(keys_seen(s, call_.b.forward.meaning, {query + i, query + i + rows}), key, keys.count);
       if (seen.empty()) continue;
       const int64_t first = seen.first / U::pair, last = words<U>(seen.last);
-      add_product<U>(ByColumn{kScoreLd}, rows, call_.w.qk, first, last - first, scratch_.ds_columns + i, keys.k_rows, depth, queries_.dq + i * ld);
+      add_product<U>(ByColumn{kScoreLd}, rows, call_.w.qk, first, last - first, scratch_.ds_columns + i, keys.k_rows,
+                     depth, queries_.dq + i * ld);
     }
   }
 

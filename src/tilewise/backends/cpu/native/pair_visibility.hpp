@@ -1,4 +1,5 @@
-// What only the data decides: the bool mask and the segment ids of one head of one sequence. (Windows and lengths: sequences.hpp.)
+// What only the data decides: the bool mask and the segment ids of one head of one sequence.
+// Windows and lengths: sequences.hpp.
 #pragma once
 #include <limits>
 
@@ -42,7 +43,8 @@ struct PairVisibility {
   Seen seen_by_ids(Range queries, Range keys) const {
     const Ids q = span(q_ids, q_stride, queries), k = span(kv_ids, kv_stride, keys);
     if (q.most < k.least || k.most < q.least) return Seen::none;
-    return !q.padding && !k.padding && q.least == q.most && k.least == k.most && q.least == k.least ? Seen::all : Seen::some;
+    const bool one = q.least == q.most && k.least == k.most && q.least == k.least;
+    return one && !q.padding && !k.padding ? Seen::all : Seen::some;
   }
   Seen seen_by_mask(Range queries, Range keys) const {
     bool any = false, every = true;

@@ -1,4 +1,5 @@
-// Between the products: from s = k q and dp = v dout to p and ds. Keys are rows, queries are lanes, so lse and delta load as vectors.
+// Between the products: from s = k q and dp = v dout to p and ds. Keys are rows, queries are lanes, so lse and delta
+// load as vectors.
 //   p  = exp(cap(scale s) + bias - lse)      ds = p (dp - delta) cap'(scale s) scale      dbias = p (dp - delta)
 #pragma once
 #include "pack.hpp"
@@ -63,7 +64,8 @@ TW_INLINE f64v exp_of(f64v x) {
 
 // Everything is visible and nothing is added: the usual tile.
 template <class U>
-TW_NOINLINE void plain_score_gradient(const Chunk<U>& c, int64_t rows, int64_t from, int64_t to, RowTerms<U> terms, double scale) {
+TW_NOINLINE void plain_score_gradient(const Chunk<U>& c, int64_t rows, int64_t from, int64_t to, RowTerms<U> terms,
+                                      double scale) {
   using real = typename U::real;
   const auto by_scale = splat(static_cast<real>(scale));
   for (int64_t r = 0; r < rows; r++) {
@@ -79,13 +81,14 @@ TW_NOINLINE void plain_score_gradient(const Chunk<U>& c, int64_t rows, int64_t f
 
 // Any tile. What is hidden is selected away, never multiplied by 0.
 template <class U>
-TW_NOINLINE void score_gradient(const Chunk<U>& c, int64_t rows, int64_t from, int64_t to, RowTerms<U> terms, double scale,
-                                double softcap) {
+TW_NOINLINE void score_gradient(const Chunk<U>& c, int64_t rows, int64_t from, int64_t to, RowTerms<U> terms,
+                                double scale, double softcap) {
   using real = typename U::real;
   using V = Vector<U>;
   using I = typename VectorOf<real>::integer;
   const V by_scale = splat(static_cast<real>(scale));
-  const V cap = splat(static_cast<real>(softcap)), by_cap = splat(static_cast<real>(softcap > 0 ? scale / softcap : 0.0));
+  const V cap = splat(static_cast<real>(softcap));
+  const V by_cap = splat(static_cast<real>(softcap > 0 ? scale / softcap : 0.0));
   const I lane = lane_numbers<I>();
   const auto clamp = [&](int64_t i) { return static_cast<Integer<U>>(i < from ? from : i > to ? to : i); };
   for (int64_t r = 0; r < rows; r++) {

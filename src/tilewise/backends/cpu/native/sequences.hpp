@@ -1,4 +1,5 @@
-// Where a sequence lies in the arrays, and which of its pairs the window shows. i and j below count from the sequence's first token.
+// Where a sequence lies in the arrays, and which of its pairs the window shows. i and j below count from the
+// sequence's first token.
 #pragma once
 #include <algorithm>
 

@@ -136,7 +136,8 @@ class Pool {
   int join() {
     uint64_t gate = gate_.load(std::memory_order_acquire);
     while (joined(gate) < seats(gate))
-      if (gate_.compare_exchange_weak(gate, gate + kJoined + kActive, std::memory_order_acq_rel)) return joined(gate) + 1;
+      if (gate_.compare_exchange_weak(gate, gate + kJoined + kActive, std::memory_order_acq_rel))
+        return joined(gate) + 1;
     return 0;
   }
 

@@ -1,4 +1,5 @@
-// Scratch that is kept: one growing, 64-byte aligned block a thread. A Workspace hands out pieces and gives them back on exit.
+// Scratch that is kept: one growing, 64-byte aligned block a thread. A Workspace hands out pieces and gives them back
+// on exit.
 #pragma once
 #include <cstddef>
 
