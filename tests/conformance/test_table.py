@@ -21,7 +21,7 @@ def test_names_are_unique() -> None:
 
 def test_tags_and_reports_are_known() -> None:
     for case in CASES:
-        assert case.tags <= {"smoke", "every", "long"}, case.name
+        assert case.tags <= {"smoke", "every", "plain", "long"}, case.name
         assert set(case.reports) <= set(reports()), case.name
         assert {order for _, order in case.orders} <= {*ORDERS, "expanded", "scalar"}, case.name
 

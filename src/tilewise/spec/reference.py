@@ -189,9 +189,9 @@ def _scores(xp: Any, rows: Array, columns: Array) -> Array:
     s = xp.matmul(xp.where(row_ok, rows, 0.0), xp.transpose(xp.where(column_ok, columns, 0.0), (0, 1, 2, 4, 3)))
     if xp.known_true(row_ok) and xp.known_true(column_ok):
         return s
-    bad_row = xp.sum(xp.cast(~row_ok, rows.dtype), -1) > 0
-    bad_column = xp.transpose(xp.sum(xp.cast(~column_ok, columns.dtype), -1) > 0, (0, 1, 2, 4, 3))
-    return xp.where(bad_row | bad_column, xp.nan, s)
+    # x - x is 0, or NaN where x is not finite. (A NaN written as a literal is undefined in what XLA makes of exp.)
+    spoiled = xp.transpose(xp.sum(columns - columns, -1), (0, 1, 2, 4, 3))
+    return s + xp.sum(rows - rows, -1) + spoiled
 
 
 def _dense_positions(xp: Any, problem: Problem, operands: Operands) -> tuple[Array, Array]:

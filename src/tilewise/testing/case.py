@@ -19,7 +19,8 @@ class Case:
         name: "group/case"; unique; the test id.
         says: what must hold, in a line.
         reports: reports of users of other kernels (docs/cases.md links them) that this case would have caught.
-        tags: "smoke" (a quick cross-section), "every" (on each framework, not NumPy alone), "long" (seconds).
+        tags: "smoke" (a quick cross-section), "every" (on each framework, not NumPy alone), "plain" (in the
+            plain array code of each framework too, which is slow), "long" (seconds).
         heads: (query heads, kv heads). widths: (D, E).
         values: what q, k and v hold: a name of values.VALUES.
         orders: how arrays lie in memory.

@@ -126,8 +126,7 @@ VALUES = [
 
 SOFTCAPS = [
     dense("softcap/plain", "c * tanh(scale * qk / c), with 1 - tanh^2 in the gradients", "R066", "R227",
-          tags="smoke every",
-          softcap=1.5),
+          tags="smoke every plain", softcap=1.5),
     dense("softcap/causal", "hidden pairs stay hidden", "R066", "R165", softcap=10.0, causal=True, q_len=70, kv_len=70,
           heads=(4, 1)),
     dense("softcap/large logits", "no overflow at any finite logit", tags="smoke", softcap=30.0, values="logits 1e5"),
@@ -142,7 +141,7 @@ SOFTCAPS = [
 ]  # fmt: skip
 
 LAYOUTS = [
-    dense("layout/bhtd", "[B, H, T, D] by name", "R248", "R256", "R267", tags="smoke every", layout="bhtd",
+    dense("layout/bhtd", "[B, H, T, D] by name", "R248", "R256", "R267", tags="smoke every plain", layout="bhtd",
           causal=True),
     dense("layout/bhtd, transposed", "[B, H, T, D] as a view of [B, T, H, D]", layout="bhtd", causal=True,
           orders=(("*", "transposed"),)),

@@ -23,14 +23,16 @@ MIXED: dict[str, Any] = {"q_lens": (1, 7, 0, 1, 12), "kv_lens": (40, 7, 5, 1, 25
 PHASES = {"decode": DECODE, "prefill": PREFILL, "mixed": MIXED}
 
 BATCHES = [
-    paged(f"paged/{phase}", "decode, prefill and mixed rows mean the same", "R001", "R261", tags="smoke every", **sizes)
+    paged(f"paged/{phase}", "decode, prefill and mixed rows mean the same", "R001", "R261", tags="smoke every plain",
+          **sizes)
     for phase, sizes in PHASES.items()
 ] + [
     paged(f"paged/{phase}, pair", "K and V pages in two arrays, E differs from D", tags="smoke every", combined=False,
           widths=(16, 12), **sizes)
     for phase, sizes in PHASES.items()
 ] + [
-    paged("paged/spare rows", "rows past num_seqs hold nonsense and are not read", "R206", "R257", tags="smoke every",
+    paged("paged/spare rows", "rows past num_seqs hold nonsense and are not read", "R206", "R257",
+          tags="smoke every plain",
           spare_seqs=3, **MIXED),
     paged("paged/num_seqs of all", "num_seqs equals max_seqs", "R222", spare_seqs=0, **DECODE),
     paged("paged/rows before the first", "cu_q_lens may start past 0", lead=2, **MIXED),
@@ -108,7 +110,7 @@ FEATURES = [
           kv_lens=(300, 70), page_size=16),
     paged("paged/nan query", "a NaN in q stays in its row", "R095", values="nan q", tail=0, q_lens=(1, 3),
           kv_lens=(5, 9)),
-    paged("paged/everything", "window, soft cap, sinks and scales at once", tags="smoke every", window=(20, 0),
+    paged("paged/everything", "window, soft cap, sinks and scales at once", tags="smoke every plain", window=(20, 0),
           softcap=3.0, sinks=True, k_scale="head", v_scale="slot", page_dtype="int8", **MIXED),
     paged("paged/batch invariant", "the flag changes no meaning", "R314", "R315", tags="every", batch_invariant=True,
           **MIXED),
@@ -116,7 +118,7 @@ FEATURES = [
           kv_lens=(3001, 40), page_size=16),
 ] + [
     paged(f"paged/draft, {columns} columns", "a draft mask replaces causality among a sequence's new tokens", "R295",
-          "R296", "R302", tags="smoke every" if columns == 4 else "", q_lens=(4, 1, 3), kv_lens=(20, 9, 3),
+          "R296", "R302", tags="smoke every plain" if columns == 4 else "", q_lens=(4, 1, 3), kv_lens=(20, 9, 3),
           draft=columns)
     for columns in (0, 1, 4, 9)
 ] + [
@@ -189,7 +191,8 @@ APPENDS = [
     for phase, sizes in PHASES.items()
 ] + [
     append(f"append/{dtype} to {pages}, {form}", "stored = x / scale, to nearest even, saturating", "R316", "R082",
-           tags="every smoke" if form == "slot" else "", dtype=dtype, page_dtype=pages, k_scale=form, v_scale=form,
+           tags="every smoke plain" if form == "slot" else "", dtype=dtype, page_dtype=pages, k_scale=form,
+           v_scale=form,
            combined=combined, **MIXED)
     for dtype, pages in (("float32", "int8"), ("bfloat16", "float8_e4m3fn"), ("float32", "float8_e5m2"), ("float16",
     "int8"))
@@ -203,7 +206,7 @@ APPENDS = [
     append("append/pair", "two arrays, E differs from D", tags="smoke every", combined=False, widths=(16, 5), **MIXED),
     append("append/spare rows", "rows past num_seqs and past the last start are skipped, -1 wraps nowhere", "R057",
            "R206",
-           tags="smoke every", spare_seqs=2, lead=1, **MIXED),
+           tags="smoke every plain", spare_seqs=2, lead=1, **MIXED),
     append("append/no queries", "nothing is written", q_lens=(0, 0), kv_lens=(5, 3), tail=2),
     append("append/page of 1", "a page a token", page_size=1, **MIXED),
     append("append/page of 17", "an odd page", page_size=17, **MIXED),

@@ -20,7 +20,8 @@ def merge(name: str, says: str, *reports: str, tags: str = "", **fields: Any) ->
 PACKED = [
     packed("packed/self", "each sequence sees itself", "R030", tags="smoke every", q_lens=(3, 5, 1), kv_lens=(3, 5, 1),
            causal=True),
-    packed("packed/longer keys", "the last query of each sequence stands at its last key", "R001", tags="smoke every",
+    packed("packed/longer keys", "the last query of each sequence stands at its last key", "R001",
+           tags="smoke every plain",
            q_lens=(1, 2, 3), kv_lens=(7, 2, 9), causal=True),
     packed("packed/more queries than keys", "rows without keys get 0, their gradients too", "R140", tags="smoke",
            q_lens=(76, 34, 46), kv_lens=(1, 1, 1), heads=(1, 1), widths=(32, 32), dtype="float16", causal=True),
@@ -32,7 +33,7 @@ PACKED = [
     packed("packed/no keys", "sequences without keys", "R140", "R173", q_lens=(3, 4, 2), kv_lens=(5, 0, 3),
            causal=True),
     packed("packed/ends early", "tokens past the last start are no sequence's: zeros, no NaN", "R139", "R167",
-           tags="smoke every", q_lens=(3, 5), kv_lens=(3, 5), tail=2, causal=True),
+           tags="smoke every plain", q_lens=(3, 5), kv_lens=(3, 5), tail=2, causal=True),
     packed("packed/starts late", "tokens before the first start are no sequence's", tags="smoke every", q_lens=(3, 5),
            kv_lens=(4, 4), lead=3, tail=2),
     packed("packed/unowned rows and sinks", "rows of no sequence have no sink", "R139", tags="every", q_lens=(3, 5),
@@ -68,7 +69,7 @@ PACKED = [
 ]  # fmt: skip
 
 MERGES = [
-    merge("merge/two", "parts of the keys, put together", "R113", "R114", "R115", "R116", tags="smoke every"),
+    merge("merge/two", "parts of the keys, put together", "R113", "R114", "R115", "R116", tags="smoke every plain"),
     merge("merge/five", "any number of parts", states=("normal",) * 5),
     merge("merge/one", "a single state is itself", tags="every", states=("normal",)),
     merge("merge/empty first", "a state with lse -inf is the identity, whatever its out holds", "R118",
@@ -77,7 +78,7 @@ MERGES = [
     merge("merge/empty last", "on either side", states=("normal", "empty")),
     merge("merge/all empty", "no NaN: out 0, lse -inf", "R119", "R004", tags="every", states=("empty", "empty",
           "empty")),
-    merge("merge/some empty", "rows may be empty in one state only", "R118", tags="every",
+    merge("merge/some empty", "rows may be empty in one state only", "R118", tags="every plain",
           states=("some empty", "some empty", "normal", "some empty")),
     merge("merge/far apart", "no overflow at a gap of 200", "R121", tags="every", states=("normal", "far above")),
     merge("merge/further apart", "nor at 1e5", "R121", "R122", states=("huge", "far below", "normal")),
