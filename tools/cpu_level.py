@@ -1,6 +1,10 @@
-"""Print the best level that this CPU has, for builds that are meant for one machine."""
+"""Print the best instruction-set level of this CPU, for a build that is meant for one machine.
+
+--all: all that it can run, best first, with semicolons between, as CMake lists them.
+"""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 path = Path(__file__).parents[1] / "src/tilewise/backends/cpu/library.py"
@@ -11,5 +15,6 @@ library = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(library)
 
 flags = library._cpu_flags()
-x86 = (name for name, needed in library.X86_LEVELS.items() if needed <= flags)
-print(next(x86, "v2") if library._is_x86() else "base")
+x86 = [name for name, needed in library.X86_LEVELS.items() if needed <= flags] or ["v2"]
+levels = x86 if library._is_x86() else ["base"]
+print(";".join(levels) if "--all" in sys.argv else levels[0])
