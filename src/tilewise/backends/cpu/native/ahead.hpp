@@ -11,43 +11,36 @@ struct AheadRows {
   int64_t element = 1, runs = 0, run_stride = 0, bytes = 0;
 };
 
+// Everything is inline: a call inside the kernels' loops would push their accumulators out of the registers.
 class Ahead {
  public:
   Ahead() = default;
-  Ahead(const AheadRows& k, const AheadRows& v, int64_t keys) : part_{k, v}, keys_(keys) { enter(); }
-
+  Ahead(const AheadRows& k, const AheadRows& v, int64_t keys) : k_(k), v_(v), keys_(k.runs + v.runs > 0 ? keys : 0) {
+    if (keys_ > 0) enter();
+  }
   inline __attribute__((always_inline)) void touch(int lines) {
     for (; lines > 0 && left_ > 0; lines--) {
       prefetch(at_);
       at_ += 64;
       left_ -= 64;
-      if (left_ <= 0) advance();
+      if (left_ <= 0) {
+        if (++run_ == k_.runs + v_.runs) run_ = 0, key_++;
+        if (key_ < keys_) enter();
+      }
     }
   }
-  int64_t lines() const { return keys_ * (part_[0].runs * ((part_[0].bytes + 63) / 64) + part_[1].runs * ((part_[1].bytes + 63) / 64)); }
+  int64_t lines() const { return keys_ * (k_.runs * ((k_.bytes + 63) / 64) + v_.runs * ((v_.bytes + 63) / 64)); }
 
  private:
-  void enter() {
-    const AheadRows& r = part_[which_];
-    left_ = 0;
-    if (key_ >= keys_) return;
-    if (run_ >= r.runs) return advance();
-    at_ = r.base + r.offset[key_] * r.element + run_ * r.run_stride;
+  inline __attribute__((always_inline)) void enter() {
+    const AheadRows& r = run_ < k_.runs ? k_ : v_;
+    at_ = r.base + r.offset[key_] * r.element + (run_ < k_.runs ? run_ : run_ - k_.runs) * r.run_stride;
     left_ = r.bytes;
   }
-  TW_NOINLINE void advance() {
-    if (++run_ >= part_[which_].runs) {
-      run_ = 0;
-      if (which_) key_++;
-      which_ ^= 1;
-    }
-    enter();
-  }
 
-  AheadRows part_[2] = {};
+  AheadRows k_, v_;
   int64_t keys_ = 0, key_ = 0, run_ = 0, left_ = 0;
   const char* at_ = nullptr;
-  int which_ = 0;
 };
 
 }  // namespace tilewise

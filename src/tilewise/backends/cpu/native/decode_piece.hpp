@@ -9,7 +9,7 @@
 
 namespace tilewise {
 
-constexpr int64_t kBlockBytes = 128 << 10;  // K and V of all heads of a block: two of them fit the L2 cache
+constexpr int64_t kBlockBytes = 64 << 10;  // K and V of all heads of a block: it and the next fit the L2 cache
 
 template <class W, class T> class Decoder {
  public:

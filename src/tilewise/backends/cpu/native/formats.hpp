@@ -122,6 +122,14 @@ TW_INLINE f32v from_half(__m128i half) { return (f32v)_mm256_cvtph_ps(half); }
 #else
 #define TW_FLOAT8_BY_F16 0
 #endif
+#if TW_LANES == 8 && TW_FLOAT8_BY_F16
+TW_INLINE __m256i e4m3_halves(const void* p) {  // sixteen at once
+  const __m256i word = _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p)), 8);
+  const __m256i half = _mm256_and_si256(_mm256_srai_epi16(word, 1), _mm256_set1_epi16((short)0xbfff));
+  const __m256i size = _mm256_and_si256(half, _mm256_set1_epi16(0x7fff));
+  return _mm256_or_si256(half, _mm256_cmpeq_epi16(size, _mm256_set1_epi16(0x3f80)));
+}
+#endif
 
 template <class T> constexpr float kRawFactor = TW_FLOAT8_BY_F16 && std::is_same_v<T, E4m3> ? 256.0f : 1.0f;
 
@@ -137,6 +145,18 @@ template <class T> TW_INLINE f32v load_raw(const T* p) {
     return v;
 #endif
   }
+}
+template <class T> TW_INLINE void load_raw_pair(const T* p, f32v& low, f32v& high) {  // 2 * kLanes elements
+#if TW_LANES == 8 && TW_FLOAT8_BY_F16
+  if constexpr (std::is_same_v<T, E4m3>) {
+    const __m256i half = e4m3_halves(p);
+    low = from_half(_mm256_castsi256_si128(half));
+    high = from_half(_mm256_extracti128_si256(half, 1));
+    return;
+  }
+#endif
+  low = load_raw(p);
+  high = load_raw(p + kLanes);
 }
 template <class T, class = std::enable_if_t<kIsFloat8<T>>> TW_INLINE f32v load(const T* p) {
   if constexpr (kRawFactor<T> == 1.0f) return load_raw(p);

@@ -28,8 +28,7 @@ template <class T> struct Wide {
       out[0] = (f32v)(u << 16);
       out[1] = (f32v)(u & 0xffff0000u);
     } else {
-      out[0] = load_raw(p);
-      out[1] = load_raw(p + kLanes);
+      load_raw_pair(p, out[0], out[1]);
     }
   }
   TW_INLINE void load_value(const T* p, const T*, Vector* out) { load_key(p, out); }
