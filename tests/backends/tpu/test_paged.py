@@ -45,7 +45,8 @@ def test_eager(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["paged/decode", *(pytest.param(name, marks=pytest.mark.slow) for name in ("paged/mixed", "paged/window, mixed"))]
+    "name",
+    ["paged/decode", *(pytest.param(name, marks=pytest.mark.slow) for name in ("paged/mixed", "paged/window, mixed"))],
 )
 def test_no_races(name: str) -> None:
     check(BY_NAME[name], "races", clipped=False)

@@ -96,5 +96,6 @@ def vmem_bytes(spec: AttentionSpec, problem: PagedProblem, tiles: PagedTiles) ->
     blocks = 2 * rows * sum(widths) * 4 + (2 * rows * LANES * 4 if spec.sinks else 0)
     unpacked = heads * keys * sum(widths) * BYTES[problem.dtype if problem.dtype == "bfloat16" else "float32"]
     unpacked = unpacked if tiles.step_tokens > 1 else 0
-    work = unpacked + 2 * keys * sum(widths) * 4 + 4 * tiles.step_tokens * padded_group(problem.group, tiles.step_tokens) * keys * 4
+    step_rows = tiles.step_tokens * padded_group(problem.group, tiles.step_tokens)
+    work = unpacked + 2 * keys * sum(widths) * 4 + 4 * step_rows * keys * 4
     return buffers + scales + state + blocks + work
