@@ -1,0 +1,46 @@
+"""How many threads the pool takes by itself, and that workers in the midst of a call let the process end."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from tests.conftest import run_python
+from tilewise.backends.cpu import library
+
+pytestmark = pytest.mark.skipif(library.missing() is not None, reason="no compiled module for this CPU")
+
+COUNT = "from tilewise.backends.cpu import library; print(library.native().num_threads())"
+
+
+@pytest.mark.parametrize(("text", "expected"), [("3", 3), ("1", 1), ("many", None), ("0", None), ("", None)])
+def test_by_environment(text: str, expected: int | None) -> None:
+    """What is no count of threads is as good as nothing."""
+    default = len(os.sched_getaffinity(0)) if sys.platform == "linux" else None
+    found = int(run_python(COUNT, TILEWISE_NUM_THREADS=text))
+    assert found == (expected or default or found)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs affinity")
+def test_by_affinity() -> None:
+    one_cpu = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    assert run_python(one_cpu + COUNT, TILEWISE_NUM_THREADS="").strip() == "1"
+
+
+def test_exit_while_a_thread_is_inside_a_call() -> None:
+    code = """
+import threading, time
+import numpy as np
+import tilewise as tw
+x = np.ones((1, 600, 2, 16), np.float32)
+out, lse = tw.attention(x, x, x, return_lse=True, backend="cpu")
+def busy():
+    while True:
+        tw.attention_backward(x, x, x, out, lse, x, backend="cpu")
+threading.Thread(target=busy, daemon=True).start()
+time.sleep(0.1)
+print("right")
+"""
+    assert run_python(code, TILEWISE_NUM_THREADS="4").strip() == "right"
