@@ -24,7 +24,7 @@ def require(module: str) -> Any:
     except ImportError as error:
         if os.environ.get("CI", "").lower() == "true":
             pytest.fail(f"CI must have {module}: {error}")
-        pytest.skip(f"{module} is not installed: {error}")
+        pytest.skip(f"{module} is not installed: {error}", allow_module_level=True)
 
 
 def run_python(code: str, timeout: float = 120.0, **variables: str) -> str:
