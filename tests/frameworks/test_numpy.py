@@ -26,7 +26,7 @@ def test_a_numpy_call_brings_no_framework() -> None:
 
 
 def test_unknown_array() -> None:
-    with pytest.raises(tw.InvalidInput, match="NumPy, PyTorch, JAX or MLX, but is a builtins.list"):
+    with pytest.raises(tw.InvalidInput, match=r"NumPy, PyTorch, JAX or MLX, but is a builtins\.list"):
         tw.attention([1.0], [1.0], [1.0])
 
 
