@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from sanitize import ROOT, levels, nanobind_dir
 
-FOLDER = ROOT / "build/mutants"
+FOLDER = ROOT / f"build/mutants{os.environ.get('TILEWISE_MUTANTS', '')}"  # a suffix, to run several side by side
 NATIVE = Path("src/tilewise/backends/cpu/native")
 
 
