@@ -43,7 +43,8 @@ template <class F> void with_element(DType t, F&& f) {
 }
 
 template <class S, class T> void run(const AppendArguments& a, int64_t first, int64_t end) {
-  const int64_t per_token = a.kv_heads * (a.qk_dim + a.v_dim), each = std::max<int64_t>(1, kTaskElements / std::max<int64_t>(per_token, 1));
+  const int64_t per_token = a.kv_heads * (a.qk_dim + a.v_dim);
+  const int64_t each = std::max<int64_t>(1, kTaskElements / std::max<int64_t>(per_token, 1));
   const int32_t* starts = a.batch.cu_q_lens;
   const int64_t n = sequences(a.batch);
   parallel_for((end - first + each - 1) / each, [&](int64_t task, int) {

@@ -46,10 +46,12 @@ template <class T, class Real> void merge_rows(const MergeArguments& a, int64_t 
       lse[s] = static_cast<const Real*>(a.lses[s])[row * a.lse_strides[s].t + head * a.lse_strides[s].h];
     const Real total = weigh(lse, a.states, weight, held);
     T* out = static_cast<T*>(a.out) + row * a.os.t + head * a.os.h;
-    const auto from = [&](int64_t s) { return static_cast<const T*>(a.outs[s]) + row * a.out_strides[s].t + head * a.out_strides[s].h; };
+    const auto from = [&](int64_t s) {
+      return static_cast<const T*>(a.outs[s]) + row * a.out_strides[s].t + head * a.out_strides[s].h;
+    };
     int64_t e = 0;
     if constexpr (sizeof(Real) == 4 || std::is_same_v<T, double>)
-      for (; e + lanes <= a.v_dim; e += lanes) {  // a whole vector of all states before it is written: out may be one of them
+      for (; e + lanes <= a.v_dim; e += lanes) {  // out may be one of the states: read all of a vector, then write it
         typename VectorOf<Real>::type sum{};
         for (int64_t s = 0; s < a.states; s++)
           if (held[s]) sum += load(from(s) + e) * splat(weight[s]);
@@ -68,7 +70,9 @@ template <class T, class Real> void merge_rows(const MergeArguments& a, int64_t 
 template <class T, class Real = float> void run(const MergeArguments& a) {
   const int64_t rows = a.rows * a.heads;
   const int64_t each = std::max<int64_t>(1, kTaskElements / std::max<int64_t>(1, a.states * a.v_dim));
-  parallel_for((rows + each - 1) / each, [&](int64_t task, int) { merge_rows<T, Real>(a, task * each, std::min(rows, (task + 1) * each)); });
+  parallel_for((rows + each - 1) / each, [&](int64_t task, int) {
+    merge_rows<T, Real>(a, task * each, std::min(rows, (task + 1) * each));
+  });
 }
 
 }  // namespace

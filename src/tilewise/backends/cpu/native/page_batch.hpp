@@ -1,4 +1,4 @@
-// Sequences of a paged batch: lengths, windows, where a position's rows lie; and the checks that make walking by them safe.
+// Sequences of a paged batch: lengths, windows, where a position's rows lie; and the checks that make them safe to use.
 #pragma once
 #include <algorithm>
 

@@ -14,12 +14,12 @@ namespace tilewise {
 namespace {
 
 constexpr int64_t kSplitKeys = 512;    // keys of a piece: multiples of it, whatever else is in the batch
-constexpr int64_t kRowsInPlace = 32;    // rows of a kv head up to which keys are read in place; beyond, packing them pays
+constexpr int64_t kRowsInPlace = 32;    // rows of a kv head up to which keys are read in place; beyond, packing pays
 constexpr int64_t kPrefillRows = 512;  // rows that meet a packed block of keys
 constexpr int64_t kStateFloats = 64 << 10;      // of a block of rows, so that it stays in the cache
 constexpr int64_t kSmallWork = 1 << 20;         // multiply-adds that are not worth waking a thread for
 
-// The rows of some queries and heads of one sequence, over all keys they see: `pieces` runs of keys, merged in their order.
+// Rows of some queries and heads of one sequence, over all keys they see: `pieces` runs of keys, merged in their order.
 struct Job {
   RowBlock rows;
   KeyRange keys;
@@ -41,8 +41,8 @@ KeyRange piece_of(KeyRange k, int64_t i) {
 class Schedule {
  public:
   explicit Schedule(const PagedArguments& a)
-      : a_(a), group_(a.q_heads / a.kv_heads), kernel_(decode_kernel(a.dtype, a.pages.dtype)), prefill_(prefill_kernel(a)),
-        columns_(kernel_.columns(a.v_dim)) {}
+      : a_(a), group_(a.q_heads / a.kv_heads), kernel_(decode_kernel(a.dtype, a.pages.dtype)),
+        prefill_(prefill_kernel(a)), columns_(kernel_.columns(a.v_dim)) {}
 
   void run() {
     count(a_.kv_heads);
@@ -68,7 +68,8 @@ class Schedule {
     for (int64_t i = 0; i < n; i++) {
       const Sequence s = sequence(a_.batch, i);
       const bool prefill = s.q_len > 1 && s.q_len * group_ > kRowsInPlace;
-      const int64_t most = prefill ? std::max<int64_t>(1, kPrefillRows / group_) : s.q_len, heads = prefill ? 1 : heads_;
+      const int64_t most = prefill ? std::max<int64_t>(1, kPrefillRows / group_) : s.q_len;
+      const int64_t heads = prefill ? 1 : heads_;
       for (int64_t q = 0; q < s.q_len; q += most) {
         const int64_t queries = std::min(most, s.q_len - q);
         const KeyRange keys = s.visible(q, queries, a_.meaning);
@@ -95,7 +96,8 @@ class Schedule {
   int64_t heads_each(int64_t workers) const {
     const int64_t most = std::max<int64_t>(1, kStateFloats / (std::max(group_, kRowsInPlace) * columns_));
     int64_t parts = 1;
-    if (workers > 1 && pieces_ < 4 * workers) parts = std::min((4 * workers + pieces_ - 1) / std::max<int64_t>(pieces_, 1), work_ / (kSmallWork / 4) + 1);
+    if (workers > 1 && pieces_ < 4 * workers)
+      parts = std::min((4 * workers + pieces_ - 1) / std::max<int64_t>(pieces_, 1), work_ / (kSmallWork / 4) + 1);
     return std::clamp<int64_t>((a_.kv_heads + parts - 1) / parts, 1, std::min(most, a_.kv_heads));
   }
   void fill(float* states) {
@@ -148,7 +150,8 @@ template <class Real> void clear(const PagedArguments& a, int64_t first, int64_t
   for (int64_t t = first; t < end; t++)
     for (int64_t h = 0; h < a.q_heads; h++) {
       zero_row(a.dtype, a.v_dim, a.out, t * a.os.t + h * a.os.h);
-      if (a.lse) static_cast<Real*>(a.lse)[h * a.lse_strides.h + t * a.lse_strides.t] = -std::numeric_limits<Real>::infinity();
+      if (a.lse)
+        static_cast<Real*>(a.lse)[h * a.lse_strides.h + t * a.lse_strides.t] = -std::numeric_limits<Real>::infinity();
     }
 }
 

@@ -49,7 +49,8 @@ void one_row(const PagedArguments& a, const Sequence& s, int64_t query, int64_t 
   for (int64_t key = keys.first; key < keys.end; key++) {
     if (!drafted(a, s, query, key)) continue;
     const Place at = place_of(p, s, key);
-    const int64_t k = key_offset(p, at) + kv_head * p.k_stride_head, v = value_offset(p, at) + kv_head * p.v_stride_head;
+    const int64_t k = key_offset(p, at) + kv_head * p.k_stride_head;
+    const int64_t v = value_offset(p, at) + kv_head * p.v_stride_head;
     double x = 0.0;
     for (int64_t d = 0; d < a.qk_dim; d++) x += element(a.dtype, a.q, q + d) * element(p.dtype, p.k, k + d);
     x *= a.meaning.scale * static_cast<double>(scale_at(p.k_scale, at, kv_head));
