@@ -40,7 +40,7 @@ class JaxAdapter:
         return type(operands)(*(_array(x) if isinstance(x, np.ndarray | np.generic) else x for x in operands))
 
     def info(self, name: str, x: Any) -> ArrayInfo:
-        if not isinstance(x, jax.Array):
+        if not isinstance(x, jax.Array | np.ndarray):  # NumPy arrays go in, as in JAX's own functions
             raise InvalidInput(f"{name} must be a jax.Array like the first argument, but is a {type(x).__name__}.")
         return ArrayInfo(tuple(x.shape), x.dtype.name, _device(x))
 
@@ -84,7 +84,7 @@ def _array(x: Any) -> jax.Array:
 
 
 def _device(x: Any) -> str:
-    if isinstance(x, jax.core.Tracer):
+    if isinstance(x, jax.core.Tracer | np.ndarray):
         default = getattr(jax.config, "jax_default_device", None)
         platform = jax.default_backend() if default is None else getattr(default, "platform", default)
     else:

@@ -45,7 +45,7 @@ class PlainNamespace(NumpyNamespace):
 class Expected:
     """One result: the value wanted, the plain computation's, its dtype, and where it must be 0 exactly.
 
-    size: the largest of the numbers that were added up to it.
+    size: the largest of the numbers that were added up to it, in steps of size_dtype (None: float32 or float64).
     """
 
     want: np.ndarray
@@ -53,6 +53,7 @@ class Expected:
     dtype: str
     zero: np.ndarray | None = None
     size: float = 0.0
+    size_dtype: str | None = None
 
 
 @lru_cache(maxsize=16)
@@ -119,9 +120,13 @@ def _dense(case: DenseCase | PackedCase, inputs: Inputs) -> dict[str, Expected]:
         "out": v_size, "lse": _of_lse(wide["lse"]), "dv": dout_size, "dq": ds_size * _largest(given.k, ~unseen),
         "dk": ds_size * _largest(given.q, ~blind),
     }  # fmt: skip
+    # Gradients of bias and sinks gather delta = out . dout of many rows, and out was rounded to the case's dtype.
+    gathered = v_size * dout_size * math.sqrt(case.widths[1] * max(1, np.count_nonzero(inputs.sees)))
+    sizes |= {"dbias": gathered, "dsinks": gathered}
+    steps = dict.fromkeys(("dbias", "dsinks"), case.dtype)
     return {
         name: Expected(want, _in(plain[name], dtypes.get(name, case.dtype)), dtypes.get(name, case.dtype),
-                       zeros.get(name), sizes.get(name, _largest(want)))
+                       zeros.get(name), sizes.get(name, _largest(want)), steps.get(name))
         for name, want in wide.items()
     }  # fmt: skip
 

@@ -48,7 +48,8 @@ def wrong(name: str, got: np.ndarray, expected: Expected) -> str | None:
         plain = np.abs(np.where(finite & np.isfinite(plain), plain, 0.0)).max()
         error = np.abs(np.where(finite, got - want, 0.0))
     real = "float64" if expected.dtype == "float64" else "float32"
-    allowed = 2 * plain + last_place(want, expected.dtype) + last_place(np.array(expected.size), real)
+    summands = last_place(np.array(expected.size), expected.size_dtype or real)
+    allowed = 2 * plain + last_place(want, expected.dtype) + summands
     if (error <= allowed).all():
         return None
     at = np.unravel_index(int(np.argmax(error / allowed)), error.shape)

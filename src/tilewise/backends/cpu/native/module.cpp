@@ -20,6 +20,7 @@ static void need(std::size_t have, std::size_t want) {
 }
 
 NB_MODULE(TILEWISE_MODULE, m) {
+  nb::set_leak_warnings(false);  // prepared calls are cached until the interpreter ends
   nb::class_<DenseCall>(m, "DenseCall")
       .def(nb::init<const Ints&, int, double, int64_t, int64_t, double, const Ints&, int>())
       .def("forward_plain", [](const DenseCall& c, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t out, uintptr_t lse) {
