@@ -47,7 +47,7 @@ class Buffers:
             memory = np.full(size + 2 * MARGIN + 64, GUARD, np.uint8)
             start = MARGIN + -(memory.ctypes.data + MARGIN) % 64 + skew
         memory[:] = GUARD
-        result = np.ndarray(x.shape, x.dtype, memory, start)  # type: ignore[arg-type]
+        result = np.ndarray(x.shape, x.dtype, memory, start)
         result[...] = x
         self._kept.append((name, memory, memory.copy()))
         return result
@@ -57,7 +57,7 @@ class Buffers:
         one = x[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(x.ndim))]
         small = self._allocate(name, one)
         strides = [0 if axis in axes else stride for axis, stride in enumerate(small.strides)]
-        return np.ndarray(x.shape, x.dtype, small.reshape(-1).view(np.uint8), 0, strides)  # type: ignore[arg-type]
+        return np.ndarray(x.shape, x.dtype, small.reshape(-1).view(np.uint8), 0, strides)
 
     def _fenced_bytes(self, size: int) -> np.ndarray:
         """Bytes that end at a page that may not be touched."""

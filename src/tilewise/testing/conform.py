@@ -201,8 +201,10 @@ def one(case: Case, pair: Pair, check: str) -> Result:
 
 
 def _function(case: Case) -> Callable[..., Any]:
-    return {"dense": tilewise.attention, "packed": tilewise.attention_packed,
-            "paged": tilewise.ragged_paged_attention}[case.form]  # fmt: skip
+    functions: dict[str, Callable[..., Any]] = {
+        "dense": tilewise.attention, "packed": tilewise.attention_packed, "paged": tilewise.ragged_paged_attention,
+    }  # fmt: skip
+    return functions[case.form]
 
 
 def _arguments(case: Case, pair: Pair, inputs: Inputs) -> tuple[dict[str, Any], dict[str, Any]]:

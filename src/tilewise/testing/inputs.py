@@ -13,7 +13,7 @@ import numpy as np
 from tilewise.frameworks.numpy_adapter import DTYPES, adapter
 from tilewise.spec import reference, validate
 from tilewise.spec.attention_spec import AttentionSpec
-from tilewise.spec.problem import Operands, PagedProblem, Problem
+from tilewise.spec.problem import Operands, Problem
 from tilewise.testing import values
 from tilewise.testing.buffers import Buffers
 from tilewise.testing.case import Case, DenseCase, MergeCase, PackedCase, PagedCase
@@ -35,7 +35,7 @@ class Inputs:
     options: dict[str, Any]
     buffers: Buffers
     spec: AttentionSpec
-    problem: Problem | PagedProblem
+    problem: Any  # Problem | PagedProblem, by the form of the case
     cotangents: dict[str, np.ndarray] = field(default_factory=dict)
     sees: np.ndarray | None = None
     seen: np.ndarray | None = None
@@ -162,8 +162,8 @@ def _look(case: Case, judge: Any, arrays: dict[str, Any]) -> tuple[AttentionSpec
     kv_heads, group = case.heads[1], case.heads[0] // case.heads[1]
     full = np.broadcast_to(visible, (problem.batch if problem.form == "dense" else 1, kv_heads, group,
                                      problem.q_len, problem.kv_len))  # fmt: skip
-    sees = full.any(-1).reshape(full.shape[0], case.heads[0], problem.q_len).swapaxes(1, 2)
-    seen = full.any((2, 3)).swapaxes(1, 2)
+    sees = np.any(full, -1).reshape(full.shape[0], case.heads[0], problem.q_len).swapaxes(1, 2)
+    seen = np.asarray(full.any((2, 3))).swapaxes(1, 2)
     return spec, problem, sees, seen
 
 
@@ -189,7 +189,7 @@ def _hide_bias(bias: np.ndarray, spec: AttentionSpec, problem: Problem, arrays: 
     shape = (problem.batch, problem.kv_heads, problem.group, problem.q_len, problem.kv_len)
     used = np.broadcast_to(visible, shape).reshape(shape[0], problem.q_heads, *shape[3:])
     axes = tuple(axis for axis in range(4) if bias.shape[axis] == 1)
-    poison(bias, ~used.any(axes, keepdims=True))
+    poison(bias, ~np.asarray(used.any(axes, keepdims=True)))
 
 
 def _stored(case: Case, arrays: dict[str, Any], cotangents: dict[str, np.ndarray], store: Any, buffers: Buffers,

@@ -121,7 +121,7 @@ def _dense(case: DenseCase | PackedCase, inputs: Inputs) -> dict[str, Expected]:
         "dk": ds_size * _largest(given.q, ~blind),
     }  # fmt: skip
     # Gradients of bias and sinks gather delta = out . dout of many rows, and out was rounded to the case's dtype.
-    gathered = v_size * dout_size * math.sqrt(case.widths[1] * max(1, np.count_nonzero(inputs.sees)))
+    gathered = v_size * dout_size * math.sqrt(case.widths[1] * max(1, int(inputs.sees.sum())))
     sizes |= {"dbias": gathered, "dsinks": gathered}
     steps = dict.fromkeys(("dbias", "dsinks"), case.dtype)
     return {

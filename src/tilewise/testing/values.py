@@ -27,7 +27,7 @@ class Tokens:
 
 def normal(random: Random, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], scale: float) -> Tokens:
     """Standard normal values."""
-    return Tokens(*(random.standard_normal(shape) for shape in (q, k, v)), scale)
+    return Tokens(random.standard_normal(q), random.standard_normal(k), random.standard_normal(v), scale)
 
 
 def _constant(value: float) -> Callable[[Random, Tokens], None]:

@@ -35,7 +35,7 @@ def compile_for(chip: Chip, function: Any, arguments: tuple[Any, ...]) -> dict[s
     with lowering_for(chip):
         lowered = jax.jit(function).lower(*arguments)
     middle = time.perf_counter()
-    text = lowered.compile().as_text()
+    text = lowered.compile().as_text() or ""
     end = time.perf_counter()
     kernels = [line for line in text.splitlines() if 'custom_call_target="tpu_custom_call"' in line]
     memory = r'used_scoped_memory_configs":\[\{"memory_space":"1","offset":"0","size":"(\d+)"'
