@@ -2,7 +2,7 @@
 
 python tools/mutate.py [--only NAME ...] [--tags smoke,every]
 
-Each mutant is one replacement in one native file. It is built (one level, little optimisation) in build/mutants and
+Each mutant is one replacement in one native file. It is built (one level) in build/mutants and
 the suite of (cpu, NumPy) runs against it. Exit code 0: the unbroken kernels pass and every mutant is caught.
 """
 
@@ -84,7 +84,7 @@ def build(mutant: Mutant | None) -> Path:
         if not copy.exists() or copy.read_text() != text:
             copy.write_text(text)
     cmake = ["cmake", "-S", str(tree), "-B", str(FOLDER / "cmake"), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-             f"-DTILEWISE_LEVELS={level}", "-DTILEWISE_OPTIMISE=-O1", f"-DPython_EXECUTABLE={sys.executable}",
+             f"-DTILEWISE_LEVELS={level}", f"-DPython_EXECUTABLE={sys.executable}",
              f"-Dnanobind_DIR={nanobind_dir()}"]  # fmt: skip
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for command in (cmake, ["cmake", "--build", str(FOLDER / "cmake")]):
