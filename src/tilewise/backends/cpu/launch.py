@@ -85,6 +85,10 @@ def backward(access: Access, plan: Plan, operands: Operands, out: Array, lse: Ar
         [_address(access, x) for x in (dout, dlse, *grads, dbias, dsinks)], strides,
     )  # fmt: skip
     _judge_dense(error, p, operands)
+    dbias, dsinks = (
+        None if grad is None else access.dense(grad, access.dtype(given))
+        for grad, given in ((dbias, operands.bias), (dsinks, operands.sinks))
+    )
     return Gradients(grads[0], grads[1], grads[2], dbias, dsinks)
 
 

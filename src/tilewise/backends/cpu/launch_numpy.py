@@ -57,12 +57,7 @@ def forward(plan: Plan, operands: Operands) -> tuple[Any, Any]:
 
 def backward(plan: Plan, operands: Operands, out: Any, lse: Any, dout: Any, dlse: Any | None,
              wanted: Gradients) -> Gradients:  # fmt: skip
-    grads = launch.backward(ACCESS, plan, operands, out, lse, dout, dlse, wanted)
-    dbias, dsinks = (
-        None if grad is None else grad.astype(given.dtype, copy=False)
-        for grad, given in zip(grads[3:], (operands.bias, operands.sinks))
-    )
-    return Gradients(*grads[:3], dbias, dsinks)
+    return launch.backward(ACCESS, plan, operands, out, lse, dout, dlse, wanted)
 
 
 def paged(plan: Plan, operands: PagedOperands) -> tuple[Any, Any]:

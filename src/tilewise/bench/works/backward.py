@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewise.bench import machine
 from tilewise.bench.goals import goal
@@ -10,21 +10,15 @@ from tilewise.bench.rivals import torch_sdpa
 from tilewise.bench.row import OURS, Row
 from tilewise.bench.settings import Settings
 from tilewise.bench.works import inputs
+from tilewise.bench.works.inputs import Square
 from tilewise.testing.timing import interleave
 
 TITLE = "Backward, B 1, H 8"
 
 
-class Case(NamedTuple):
-    dtype: str
-    width: int
-    length: int
-    causal: bool
-
-
-def cases(settings: Settings) -> list[Case]:
+def cases(settings: Settings) -> list[Square]:
     return [
-        Case(dtype, width, length, causal)
+        Square(dtype, width, length, causal)
         for dtype in settings.chosen("float32", "bfloat16")
         for width in (64, 128)
         for length in ((1024,) if settings.quick else (512, 1024, 2048))
@@ -32,7 +26,7 @@ def cases(settings: Settings) -> list[Case]:
     ]
 
 
-def measure(case: Case, settings: Settings) -> Row:
+def measure(case: Square, settings: Settings) -> Row:
     import torch
 
     import tilewise as tw

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64", "int8": "int8",
          "float8_e4m3fn": "fp8"}  # fmt: skip
+
+
+class Square(NamedTuple):
+    """A dense call of `length` queries and keys."""
+
+    dtype: str
+    width: int
+    length: int
+    causal: bool
 
 
 def qkv(dtype: str, *, batch: int = 1, heads: int = 8, length: int, width: int, count: int = 3) -> list[Any]:

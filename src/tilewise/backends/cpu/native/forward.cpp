@@ -3,26 +3,21 @@
 #include <vector>
 
 #include "forward_block.hpp"
+#include "sequences.hpp"
 #include "threads.hpp"
 
 namespace tilewise {
 namespace {
 
-// One sequence: its valid lengths, and the indices of its first query and key in the arrays.
-struct Sequence {
-  int64_t batch = 0, q_first = 0, kv_first = 0, q_len = 0, kv_len = 0;
-};
+using dense::Sequence;
+using dense::sequence_of;
+
 // Queries [begin, end) of a sequence, for every kv head. blank: rows that no sequence owns (then begin is an index in the array).
 struct Piece {
   Sequence sequence;
   int64_t begin = 0, end = 0, cost = 0;
   bool blank = false, few = false;
 };
-
-Sequence sequence_of(const AttentionArguments& a, int64_t b) {
-  if (a.q_starts) return {0, a.q_starts[b], a.kv_starts[b], a.q_starts[b + 1] - a.q_starts[b], a.kv_starts[b + 1] - a.kv_starts[b]};
-  return {b, 0, 0, a.q_lens ? a.q_lens[b] : a.q_len, a.kv_lens ? a.kv_lens[b] : a.kv_len};
-}
 
 // The work of a call, in pieces of about equal size, the longest first. Bits do not depend on how it is cut.
 struct Work {
@@ -32,20 +27,20 @@ struct Work {
   explicit Work(const AttentionArguments& a) {
     const int64_t group = a.q_heads / a.kv_heads;
     int64_t rows = 0;
-    for (int64_t b = 0; b < a.batch; b++) rows += sequence_of(a, b).q_len * a.q_heads;
+    for (int64_t b = 0; b < a.batch; b++) rows += sequence_of(a, b).q_count * a.q_heads;
     const int64_t target = std::clamp<int64_t>(rows / (3 * num_threads()), kQueryBlock, 512);
     heads_at_once = std::min(group, target);
     const int64_t most = std::max<int64_t>(1, target / heads_at_once);
     pieces.reserve(a.batch + 4);
     for (int64_t b = 0; b < a.batch; b++) {
       const Sequence s = sequence_of(a, b);
-      if (!a.q_starts && s.q_len < a.q_len) pieces.push_back({s, s.q_len, a.q_len, 0, true, false});
-      if (s.q_len <= 0) continue;
-      const int64_t parts = (s.q_len + most - 1) / most, even = (s.q_len + parts - 1) / parts;
+      if (!a.q_starts && s.q_count < a.q_len) pieces.push_back({s, s.q_count, a.q_len, 0, true, false});
+      if (s.q_count <= 0) continue;
+      const int64_t parts = (s.q_count + most - 1) / most, even = (s.q_count + parts - 1) / parts;
       const int64_t each = (even + kTileRows - 1) / kTileRows * kTileRows;
-      for (int64_t i = 0; i < s.q_len; i += each) {
-        Piece p{s, i, std::min(i + each, s.q_len), 0, false, s.q_len * group <= kFewQueries};
-        const Interval first = visible_keys(a.meaning, i, s.q_len, s.kv_len), last = visible_keys(a.meaning, p.end - 1, s.q_len, s.kv_len);
+      for (int64_t i = 0; i < s.q_count; i += each) {
+        Piece p{s, i, std::min(i + each, s.q_count), 0, false, s.q_count * group <= kFewQueries};
+        const Interval first = visible_keys(a.meaning, i, s.q_count, s.kv_count), last = visible_keys(a.meaning, p.end - 1, s.q_count, s.kv_count);
         const int64_t seen = std::max<int64_t>(0, first.end - first.begin) + std::max<int64_t>(0, last.end - last.begin);
         p.cost = (p.end - i) * (seen + 1) / 2 + 1;
         cost += p.cost;
@@ -153,7 +148,7 @@ template <class T, class Wide> class Forward {  // Wide: the unit of packed prod
       row.segment = a_.q_segments[s.batch * a_.q_segment_stride_b + (s.q_first + i) * a_.q_segment_stride_t];
       if (row.segment < 0) return row;
     }
-    const Interval keys = visible_keys(a_.meaning, i, s.q_len, s.kv_len);
+    const Interval keys = visible_keys(a_.meaning, i, s.q_count, s.kv_count);
     row.begin = keys.begin;
     row.end = keys.end;
     const auto entry = [&](const Strides4& t) { return s.batch * t.b + h * t.h + (s.q_first + i) * t.t + s.kv_first * t.s; };

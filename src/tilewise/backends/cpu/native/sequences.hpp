@@ -1,11 +1,9 @@
 // Where a sequence lies in the arrays, and which of its pairs the window shows. i and j below count from the
 // sequence's first token.
 #pragma once
-#include <algorithm>
+#include "visibility.hpp"
 
-#include "arguments.hpp"
-
-namespace tilewise::gradients {
+namespace tilewise::dense {
 
 struct Range {
   int64_t first = 0, last = 0;
@@ -27,8 +25,8 @@ inline Sequence sequence_of(const AttentionArguments& a, int64_t n) {
 // Keys that some query of [first, last) sees, by window and length; contiguous.
 inline Range keys_seen(const Sequence& s, const Meaning& m, Range queries) {
   if (queries.empty()) return {};
-  return {std::max<int64_t>(0, queries.first + s.shift() - m.left),
-          std::min(s.kv_count, queries.last - 1 + s.shift() + m.right + 1)};
+  return {visible_keys(m, queries.first, s.q_count, s.kv_count).begin,
+          visible_keys(m, queries.last - 1, s.q_count, s.kv_count).end};
 }
 // Queries that see some key of [first, last).
 inline Range queries_seeing(const Sequence& s, const Meaning& m, Range keys) {
@@ -37,4 +35,8 @@ inline Range queries_seeing(const Sequence& s, const Meaning& m, Range keys) {
           std::min(s.q_count, keys.last - 1 + m.left - s.shift() + 1)};
 }
 
-}  // namespace tilewise::gradients
+}  // namespace tilewise::dense
+
+namespace tilewise::gradients {
+using namespace dense;
+}
