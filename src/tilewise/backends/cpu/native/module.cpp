@@ -2,6 +2,11 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
+#include <cxxabi.h>
+
+#include <chrono>
+#include <thread>
+
 #include "calls.hpp"
 #include "probe.hpp"
 #include "simd.hpp"
@@ -13,7 +18,24 @@
 namespace nb = nanobind;
 using namespace tilewise;
 using Addresses = std::vector<uintptr_t>;
-using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+
+// Releases the GIL for the time of a call. A daemon thread that wants it back after the interpreter has begun to end is
+// unwound by CPython (up to 3.13); leaving this destructor so would abort the process, so the thread sleeps until the end.
+struct GilReleased {
+  PyThreadState* state = PyEval_SaveThread();
+  ~GilReleased() {
+#if defined(__GLIBCXX__)
+    try {
+      PyEval_RestoreThread(state);
+    } catch (abi::__forced_unwind&) {
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+#else
+    PyEval_RestoreThread(state);
+#endif
+  }
+};
+using Unlocked = nb::call_guard<GilReleased>;
 
 static void need(std::size_t have, std::size_t want) {
   if (have != want) throw std::invalid_argument("wrong number of addresses");
