@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from tilewise.backends.tpu.pallas.paged import paged_attention
 from tilewise.backends.tpu.pallas.paged_arrays import PagedArrays
-from tilewise.backends.tpu.pallas.paged_shape import LANES, PagedShape
+from tilewise.backends.tpu.pallas.paged_shape import LANES, PagedShape, lanes, tile_words
 from tilewise.backends.tpu.tiles import PagedTiles
 from tilewise.spec.attention_spec import AttentionSpec
 from tilewise.spec.problem import PagedOperands, PagedProblem
@@ -22,7 +22,7 @@ def shape_of(spec: AttentionSpec, problem: PagedProblem, tiles: PagedTiles) -> P
     return PagedShape(
         tokens=problem.max_tokens, seqs=problem.max_seqs, pages=problem.num_pages, page_size=problem.page_size,
         pages_per_seq=problem.pages_per_seq, q_heads=problem.q_heads, kv_heads=problem.kv_heads,
-        qk_dim=problem.qk_dim, v_dim=problem.v_dim, stored=problem.page_dtype,
+        qk_dim=lanes(problem.qk_dim), v_dim=lanes(problem.v_dim), stored=problem.page_dtype,
         computed="bfloat16" if low else "float32", out="bfloat16" if problem.dtype == "bfloat16" else "float32",
         combined=problem.combined, scale=spec.scale, window=spec.window, softcap=spec.softcap, sinks=spec.sinks,
         k_scale=_form(spec.k_scale), v_scale=_form(spec.v_scale), block_tokens=tiles.block_tokens,
@@ -53,13 +53,14 @@ def paged(spec: AttentionSpec, problem: PagedProblem, tiles: PagedTiles | None, 
         head_v_scale=v_head,
         q=fold_queries(shape, operands.q),
         sinks=_sink_rows(shape, operands.sinks) if spec.sinks else None,
-        k_pages=pad_heads(shape, operands.k_pages),
-        v_pages=None if operands.v_pages is None else pad_heads(shape, operands.v_pages),
+        k_pages=page_rows(shape, operands.k_pages),
+        v_pages=None if operands.v_pages is None else page_rows(shape, operands.v_pages),
         slot_k_scale=k_slot,
         slot_v_scale=v_slot,
     )
     out, lse = paged_attention(shape, arrays, vmem_limit_bytes=vmem_limit_bytes, interpret=interpret)
-    return unfold_rows(shape, out).astype(operands.q.dtype), unfold_lse(shape, lse)
+    out = unfold_rows(shape, out)[..., : problem.v_dim]
+    return out.astype(operands.q.dtype), unfold_lse(shape, lse)
 
 
 def num_seqs_of(problem: PagedProblem, operands: PagedOperands) -> jax.Array:
@@ -72,8 +73,10 @@ def num_seqs_of(problem: PagedProblem, operands: PagedOperands) -> jax.Array:
 def fold_queries(shape: PagedShape, q: jax.Array) -> jax.Array:
     """[T, H, D] -> [Hkv, query_blocks * block_rows, D]: the rows of a head lie together, groups and tokens padded."""
     tokens = shape.query_blocks * shape.block_tokens
-    q = q.astype(shape.query_dtype).reshape(shape.tokens, shape.kv_heads, shape.group, shape.qk_dim)
-    q = jnp.pad(q, ((0, tokens - shape.tokens), (0, 0), (0, shape.token_rows - shape.group), (0, 0)))
+    width = q.shape[-1]
+    q = q.astype(shape.query_dtype).reshape(shape.tokens, shape.kv_heads, shape.group, width)
+    padding = (tokens - shape.tokens, 0, shape.token_rows - shape.group, shape.qk_dim - width)
+    q = jnp.pad(q, [(0, n) for n in padding])
     return q.transpose(1, 0, 2, 3).reshape(shape.kv_heads, tokens * shape.token_rows, shape.qk_dim)
 
 
@@ -89,12 +92,18 @@ def unfold_lse(shape: PagedShape, lse: jax.Array) -> jax.Array:
     return lse.transpose(0, 2, 1).reshape(shape.q_heads, shape.tokens)
 
 
-def pad_heads(shape: PagedShape, pages: jax.Array) -> jax.Array:
-    """Pages whose heads fill whole register tiles; a copy of the cache where they do not."""
+def page_rows(shape: PagedShape, pages: jax.Array) -> jax.Array:
+    """[N, P, heads, D] -> [N, P, rows, packing, 128], the order in which the chips hold the bytes (paged_shape.Stack).
+
+    A change of name where heads fill 2, 4 or a multiple of 8 and D whole registers; else XLA copies the cache.
+    """
     if pages.dtype.name != shape.carried:
         pages = lax.bitcast_convert_type(pages, jnp.dtype(shape.carried))
-    missing = shape.page_heads - pages.shape[2]
-    return pages if missing == 0 else jnp.pad(pages, ((0, 0), (0, 0), (0, missing), (0, 0)))
+    n, p, heads, width = pages.shape
+    pages = jnp.pad(pages, ((0, 0), (0, 0), (0, shape.page_heads - heads), (0, lanes(width) - width)))
+    words, columns = tile_words(shape.page_heads, shape.packing), lanes(width) // LANES
+    pages = pages.reshape(n, p, -1, words, shape.packing, columns, LANES).transpose(0, 1, 2, 5, 3, 4, 6)
+    return pages.reshape(n, p, -1, shape.packing, LANES)
 
 
 def _sink_rows(shape: PagedShape, sinks: jax.Array) -> jax.Array:

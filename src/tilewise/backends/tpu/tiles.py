@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tilewise.backends.tpu.pallas.paged_shape import BITS, LANES, SUBLANES, lanes, padded_group
 from tilewise.spec.attention_spec import AttentionSpec
 from tilewise.spec.problem import PagedProblem, Problem
 
 MIB = 2**20
 VMEM_BUDGET = 12 * MIB  # of the smallest VMEM among the chips, v4's 16 MiB
-LANES, SUBLANES = 128, 8
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
+BYTES = {name: bits // 8 for name, bits in BITS.items()}
 MOST_KEYS = 512  # of a block
 MOST_PIECE = 512  # keys a DMA
 
@@ -79,18 +79,13 @@ def step_of(group: int) -> int:
 
 def vmem_bytes(spec: AttentionSpec, problem: PagedProblem, tiles: PagedTiles) -> int:
     """About what the kernel needs."""
-    from tilewise.backends.tpu.pallas.paged_shape import padded_group, padded_heads
-
     heads = problem.kv_heads // tiles.head_blocks
     rows = heads * tiles.block_tokens * padded_group(problem.group, tiles.step_tokens)
     packing = 4 // BYTES[problem.page_dtype]
     keys = -(-tiles.block_pieces * tiles.piece // LANES) * LANES
-    widths = [-(-d // LANES) * LANES for d in (problem.qk_dim, problem.v_dim)]
-    if problem.combined:
-        stored = padded_heads(2 * heads, packing) * widths[0]
-    else:
-        stored = padded_heads(heads, packing) * sum(widths)
-    buffers = 2 * keys * stored * BYTES[problem.page_dtype]
+    widths = [lanes(d) for d in (problem.qk_dim, problem.v_dim)]
+    stored = [-(-(2 if problem.combined else 1) * heads // packing) * width // LANES for width in widths]
+    buffers = 2 * keys * sum(n + 1 - n % 2 for n in (stored[:1] if problem.combined else stored)) * 4 * LANES
     scales = sum(2 * keys * LANES * 4 for x in (spec.k_scale, spec.v_scale) if x == "slot")
     state = rows * 4 * (2 * LANES + widths[1])
     blocks = 2 * rows * sum(widths) * 4 + (2 * rows * LANES * 4 if spec.sinks else 0)

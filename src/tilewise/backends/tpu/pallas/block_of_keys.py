@@ -49,8 +49,8 @@ class BlockOfKeys:
     def _heads(self, rows: visibility.Rows, first_token: Scalar, steps: tuple[Scalar, Scalar], keys: Keys,
                first: Scalar, slot: Scalar, masked: bool) -> None:  # fmt: skip
         shape, scratch = self.shape, self.scratch
-        k_words = PageWords(scratch.k_buffers, slot, shape.stored, self.interpret)
-        v_words = k_words if shape.combined else PageWords(scratch.v_buffers, slot, shape.stored, self.interpret)
+        k_words = self._words(scratch.k_buffers, slot, shape.qk_dim)
+        v_words = k_words if shape.combined else self._words(scratch.v_buffers, slot, shape.v_dim)
         if scratch.k_scales is not None:
             scratch.k_scales[...] = scratch.k_scale_buffers[slot].T
         if scratch.v_scales is not None:
@@ -101,6 +101,9 @@ class BlockOfKeys:
             return carry
 
         lax.fori_loop(0, shape.heads * count, one_head, 0)
+
+    def _words(self, buffers: Any, slot: Scalar, dim: int) -> PageWords:
+        return PageWords(buffers, slot, self.shape.stack(dim), self.shape.stored, self.interpret)
 
     def _logits(self, h: Any, s: jax.Array) -> jax.Array:
         """q.k -> the numbers that are compared: logits in natural units are these times shape.unit."""

@@ -16,11 +16,15 @@ SLOTS = 2  # buffers: one is read while the other is filled
 
 
 class Pages(NamedTuple):
-    """One array of pages [N, P, W, D], or of scales [N, P, Hkv], and its buffers."""
+    """One array of pages [N, P, rows, packing, 128], or of scales [N, P, Hkv], and its buffers."""
 
     hbm: Ref
-    buffers: Ref  # [SLOTS, column chunks, buffer_keys, heads, width]; of scales [SLOTS, buffer_keys, Hkv]
-    width: int  # lanes of a column chunk; 0 for scales
+    buffers: Ref  # [SLOTS, buffer_keys, buffer rows, packing, 128]; of scales [SLOTS, buffer_keys, Hkv]
+    rows: int  # of a key, in a head block (paged_shape.Stack); 0 for scales
+
+    def at(self, slot: Any, keys: Any) -> Ref:
+        """Where keys of a block lie in a buffer slot."""
+        return self.buffers.at[slot, keys, pl.ds(0, self.rows)] if self.rows else self.buffers.at[slot, keys]
 
 
 class PageCopies:
@@ -53,10 +57,8 @@ class PageCopies:
         @pl.when(count == whole)
         def _() -> None:
             for pages in self.arrays:
-                rows = pages.buffers.at[slot, pl.ds(0, self.shape.block_keys)]
-                if pages.width:
-                    rows = pages.buffers.at[slot, :, pl.ds(0, self.shape.block_keys)]
-                pltpu.make_async_copy(rows, rows, self.semaphores.at[slot]).wait()
+                place = pages.at(slot, pl.ds(0, self.shape.block_keys))
+                pltpu.make_async_copy(place, place, self.semaphores.at[slot]).wait()
 
         @pl.when(count != whole)
         def _() -> None:
@@ -74,18 +76,11 @@ class PageCopies:
     def _copies(self, head_block: Any, page: Any, at: Any, i: Any, slot: Any) -> list[Any]:
         """The copies of one piece of every array."""
         size, copies = self.shape.piece, []
-        source_rows = pl.ds(at, size)
         for pages in self.arrays:
-            rows = pl.ds(i * size, size)
-            if not pages.width:
-                copies.append((pages.hbm.at[page, source_rows], pages.buffers.at[slot, rows]))
-                continue
-            heads = self.shape.buffer_heads
-            for chunk in range(pages.buffers.shape[1]):
-                columns = pl.ds(chunk * pages.width, pages.width)
-                from_heads = pl.ds(0 if self.shape.head_blocks == 1 else head_block * heads, heads)
-                source = pages.hbm.at[page, source_rows, from_heads, columns]
-                copies.append((source, pages.buffers.at[slot, chunk, rows]))
+            source = pages.hbm.at[page, pl.ds(at, size)]
+            if pages.rows and self.shape.head_blocks > 1:
+                source = source.at[:, pl.ds(head_block * pages.rows, pages.rows)]
+            copies.append((source, pages.at(slot, pl.ds(i * size, size))))
         return [pltpu.make_async_copy(source, to, self.semaphores.at[slot]) for source, to in copies]
 
 

@@ -1,6 +1,6 @@
 """Keys and values of one head out of a buffer in which all heads lie side by side, packed in 32-bit words.
 
-Registers are loaded with a stride: word `head // packing` of every key. The heads that share a word are loaded once.
+Registers are loaded with a stride, one row of every key. The heads that share a word are loaded once.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from jax import lax
 from jax import numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
 
-from tilewise.backends.tpu.pallas.paged_shape import BITS
+from tilewise.backends.tpu.pallas.paged_shape import BITS, Stack
 
 Ref = Any
 
 
 class PageWords:
-    """What is stored in one buffer slot [column chunks, keys, heads, width]."""
+    """What is stored in one buffer slot [keys, buffer rows, packing, 128]."""
 
-    def __init__(self, buffers: Ref, slot: Any, stored: str, interpret: bool) -> None:
-        self.buffers, self.slot, self.stored, self.interpret = buffers, slot, stored, interpret
+    def __init__(self, buffers: Ref, slot: Any, stack: Stack, stored: str, interpret: bool) -> None:
+        self.buffers, self.slot, self.stack, self.stored, self.interpret = buffers, slot, stack, stored, interpret
         self.packing = 32 // BITS[stored]
         self._words: dict[int, list[jax.Array]] = {}
 
@@ -29,20 +29,18 @@ class PageWords:
         """[keys, D] of a head, in `dtype` (float32 or bfloat16)."""
         word, place = divmod(head, self.packing)
         if word not in self._words:
-            self._words[word] = [self._load(chunk, word) for chunk in range(self.buffers.shape[1])]
+            self._words[word] = [self._load(self.stack.row(word, i)) for i in range(self.stack.columns)]
         parts = [unpack(x, place, self.stored).astype(dtype) for x in self._words[word]]
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
 
-    def _load(self, chunk: int, word: int) -> jax.Array:
-        _, _, keys, heads, width = self.buffers.shape
-        words = heads // self.packing
+    def _load(self, row: int) -> jax.Array:
+        _, keys, rows, packing, width = self.buffers.shape
         if self.interpret:  # it has no reshape and no bitcast of references
-            x = self.buffers[self.slot, chunk].reshape(keys * heads, width)
-            x = x if self.packing == 1 else pltpu.bitcast(x, jnp.uint32)
-            return x.reshape(keys, words, width)[:, word]
-        ref = self.buffers.at[self.slot, chunk].reshape(keys * heads, width)
-        ref = ref if self.packing == 1 else ref.bitcast(jnp.uint32)
-        return ref[word::words, :]
+            x = self.buffers[self.slot, :, row].reshape(keys * packing, width)
+            return x if packing == 1 else pltpu.bitcast(x, jnp.uint32)
+        ref = self.buffers.at[self.slot].reshape(keys * rows * packing, width)
+        ref = ref if packing == 1 else ref.bitcast(jnp.uint32)
+        return ref[row::rows, :] if rows > 1 else ref[...]
 
 
 def unpack(words: jax.Array, place: int, stored: str) -> jax.Array:

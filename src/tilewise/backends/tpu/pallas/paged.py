@@ -86,8 +86,7 @@ def _scratch(shape: PagedShape) -> Scratch:
     row_state = pltpu.VMEM((shape.heads, shape.block_rows, LANES), jnp.float32)
 
     def buffers(dim: int) -> Any:
-        count, width = shape.chunks(dim)
-        return pltpu.VMEM((SLOTS, count, shape.buffer_keys, shape.buffer_heads, width), stored)
+        return pltpu.VMEM((SLOTS, shape.buffer_keys, shape.stack(dim).buffer_rows, shape.packing, LANES), stored)
 
     scales = pltpu.VMEM((SLOTS, shape.buffer_keys, shape.kv_heads), jnp.float32)
     several_steps = shape.step_tokens > 1
@@ -166,10 +165,9 @@ def _kernel(shape: PagedShape, given: tuple[bool, ...], has: tuple[bool, ...], i
 
 
 def _pages(shape: PagedShape, arrays: PagedArrays, scratch: Scratch) -> tuple[Pages, ...]:
-    k_width = shape.chunks(shape.qk_dim)[1]
-    pages = [Pages(arrays.k_pages, scratch.k_buffers, k_width)]
+    pages = [Pages(arrays.k_pages, scratch.k_buffers, shape.stack(shape.qk_dim).rows)]
     if not shape.combined:
-        pages.append(Pages(arrays.v_pages, scratch.v_buffers, shape.chunks(shape.v_dim)[1]))
+        pages.append(Pages(arrays.v_pages, scratch.v_buffers, shape.stack(shape.v_dim).rows))
     if shape.k_scale == "slot":
         pages.append(Pages(arrays.slot_k_scale, scratch.k_scale_buffers, 0))
     if shape.v_scale == "slot":

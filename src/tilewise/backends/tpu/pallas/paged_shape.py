@@ -15,7 +15,8 @@ class PagedShape:
     """A paged call as the kernel sees it.
 
     Attributes:
-        tokens, seqs, pages, page_size, pages_per_seq, q_heads, kv_heads, qk_dim, v_dim: as in PagedProblem.
+        tokens, seqs, pages, page_size, pages_per_seq, q_heads, kv_heads: as in PagedProblem.
+        qk_dim, v_dim: widths, padded to whole registers of 128 lanes.
         stored: dtype of the pages. computed: dtype of both operands of a matrix product (float32 or bfloat16).
         out: dtype of the output.
         combined: K at even and V at odd heads of one array; else two arrays.
@@ -99,13 +100,14 @@ class PagedShape:
 
     @property
     def page_heads(self) -> int:
-        """Heads that lie side by side in a page array, padded to what a register tile can hold without gaps."""
-        return padded_heads(self.kv_heads * (2 if self.combined else 1), self.packing)
+        """Heads that lie side by side in a page array, padded to whole words."""
+        heads = self.kv_heads * (2 if self.combined else 1)
+        return -(-heads // self.packing) * self.packing
 
-    @property
-    def buffer_heads(self) -> int:
-        """Heads in a buffer: those of a head block."""
-        return self.page_heads // self.head_blocks
+    def stack(self, dim: int) -> Stack:
+        """How a key of this width, and of the heads of a head block, lies in the pages."""
+        words = self.page_heads // self.packing // self.head_blocks
+        return Stack(words, min(words, tile_words(self.page_heads, self.packing)), dim // LANES)
 
     @property
     def carried(self) -> str:
@@ -129,9 +131,34 @@ class PagedShape:
         """The most keys that a sequence can have."""
         return self.pages_per_seq * self.page_size
 
-    def chunks(self, dim: int) -> tuple[int, int]:
-        """(count, width) of the column chunks in which a head lies in a buffer: 128 lanes each where that divides."""
-        return (dim // LANES, LANES) if dim % LANES == 0 else (1, dim)
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A key in a page: rows of 128 words of 32 bits. A word holds a lane of `packing` heads that lie side by side.
+
+    Attributes:
+        words: rows that all heads need for one column of 128 lanes. tile: those that lie together, column by column,
+            as the chips tile the last two axes in memory. columns: of 128 lanes in a head.
+    """
+
+    words: int
+    tile: int
+    columns: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a key."""
+        return self.words * self.columns
+
+    @property
+    def buffer_rows(self) -> int:
+        """Rows of a key in a buffer: odd, so that the registers of a head load without bank conflicts."""
+        return self.rows + 1 - self.rows % 2
+
+    def row(self, word: int, column: int) -> int:
+        """Where a word's column lies."""
+        tile, at = divmod(word, self.tile)
+        return (tile * self.columns + column) * self.tile + at
 
 
 def padded_group(group: int, step_tokens: int) -> int:
@@ -140,8 +167,11 @@ def padded_group(group: int, step_tokens: int) -> int:
     return -(-group // multiple) * multiple
 
 
-def padded_heads(heads: int, packing: int) -> int:
-    """The least number of heads, at least `heads`, whose words are 1, 2, 4 or a multiple of 8."""
-    words = -(-heads // packing)
-    whole = next((n for n in (1, 2, 4, 8) if n >= words), -(-words // SUBLANES) * SUBLANES)
-    return whole * packing
+def tile_words(heads: int, packing: int) -> int:
+    """Words that lie together in memory: those of 8 heads where they fill such tiles, else all."""
+    return (SUBLANES if heads % SUBLANES == 0 else heads) // packing
+
+
+def lanes(dim: int) -> int:
+    """A width in whole registers."""
+    return -(-dim // LANES) * LANES
