@@ -36,7 +36,7 @@ def entry(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def public(*args: P.args, **kwargs: P.kwargs) -> R:
         first: Any = args[0] if args else next(iter(kwargs.values()), None)
-        while isinstance(first, tuple | list) and first:
+        while isinstance(first, (tuple, list)) and first:
             first = first[0]
         _announce(type(first))
         return function(*args, **kwargs)

@@ -6,20 +6,17 @@ import sys
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from tilewise.choose import backend_list
 from tilewise.choose.plan import Plan, to_text
-from tilewise.errors import InvalidInput, Unsupported
+from tilewise.errors import InvalidInput
 from tilewise.frameworks import detect, torch_ops
+from tilewise.frameworks.torch_modes import direct, refuse_forward_mode, watched
 from tilewise.frameworks.torch_namespace import NAMES, TorchNamespace
 from tilewise.spec import merge_reference
 from tilewise.spec.problem import ArrayInfo, Gradients, Operands, PagedOperands
 
-_TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
-_transformed = torch._C._are_functorch_transforms_active
-_modes = torch._C._len_torch_dispatch_stack
-_tracing = torch._C._get_tracing_state
+_grad_enabled = torch.is_grad_enabled
 
 
 class TorchAdapter:
@@ -61,13 +58,11 @@ class TorchAdapter:
         return ArrayInfo(tuple(int(size) for size in x.shape), NAMES.get(x.dtype, str(x.dtype)[6:]), str(x.device))
 
     def signature(self, arrays: Any) -> Any:
-        # Strides too: plan.memo holds a native call that has them in it.
-        seen = tuple([
+        # Types and strides too: plan.memo holds a native call that is made for them.
+        return (_grad_enabled(), *[
             None if x is None
-            else (x.shape, x.stride(), x.dtype) if x.is_cpu else (x.shape, x.stride(), x.dtype, x.device)
-            for x in arrays
+            else (type(x), x.shape, x.stride(), x.dtype, x.requires_grad, x.is_cpu or x.device) for x in arrays
         ])  # fmt: skip
-        return seen, torch.is_grad_enabled() and self.needs_grad(*arrays)
 
     def needs_grad(self, *arrays: Any) -> bool:
         if not torch.is_grad_enabled():
@@ -78,39 +73,42 @@ class TorchAdapter:
         return False
 
     def run(self, plan: Plan, operands: Operands, need_lse: bool = True) -> tuple[Any, Any]:
-        if not plan.problem.needs_grad and _direct(operands):
-            if plan.memo and plan.memo[0] is not None:
-                return plan.memo[0](operands, need_lse)
+        if plan.problem.needs_grad:
+            if direct(operands):
+                return torch_ops.DirectAttention.apply(plan, *operands)
+        elif plan.memo and plan.memo[0] is not None and not watched():
+            return plan.memo[0](operands, need_lse)
+        elif direct(operands):
             return torch_ops.on(operands.q, backend_list.load(plan.backend).forward, plan, operands)
-        _refuse_forward_mode("attention", operands)
+        refuse_forward_mode("attention", operands)
         return torch_ops.Attention.apply(*operands, to_text(plan))
 
     def run_backward(
         self, plan: Plan, operands: Operands, out: Any, lse: Any, dout: Any, dlse: Any | None
     ) -> Gradients:
-        _refuse_forward_mode("attention_backward", (*operands, out, lse, dout, dlse))
+        refuse_forward_mode("attention_backward", (*operands, out, lse, dout, dlse))
         wanted = [x is not None for x in (*operands[:4], operands.sinks)]
         grads = iter(torch_ops.attention_backward(*operands, out, lse, dout, dlse, to_text(plan), wanted))
         return Gradients(*(next(grads) if want else None for want in wanted))
 
     def run_paged(self, plan: Plan, operands: PagedOperands) -> tuple[Any, Any]:
-        if _direct(operands):
+        if direct(operands):
             return torch_ops.on(operands.q, backend_list.load(plan.backend).paged, plan, operands)
-        _refuse_forward_mode("ragged_paged_attention", operands)
+        refuse_forward_mode("ragged_paged_attention", operands)
         return torch.ops.tilewise.paged(*operands, to_text(plan))
 
     def run_append(self, plan: Plan, operands: PagedOperands, k: Any, v: Any) -> tuple[Any, Any | None]:
-        if _direct((k, v, *operands)):
+        if direct((k, v, *operands)):
             torch_ops.on(k, backend_list.load(plan.backend).append, plan, operands, k, v)
         else:
-            _refuse_forward_mode("append_to_pages", (k, v, *operands))
+            refuse_forward_mode("append_to_pages", (k, v, *operands))
             torch.ops.tilewise.append(k, v, *operands[1:], to_text(plan))
         return operands.k_pages, operands.v_pages
 
     def run_merge(self, states: list[tuple[Any, Any]]) -> tuple[Any, Any]:
         arrays = [x for state in states for x in state]
         cpu = backend_list.load("cpu")
-        if arrays[0].is_cpu and not self.needs_grad(*arrays) and _direct(arrays) and cpu.missing() is None:
+        if arrays[0].is_cpu and not self.needs_grad(*arrays) and direct(arrays) and cpu.missing() is None:
             return cpu.merge("torch", states)
         return torch_ops.on(arrays[0], merge_reference.merge, self.namespace, states)
 
@@ -118,31 +116,8 @@ class TorchAdapter:
         return torch.tensor(value, dtype=torch.float32, device=like.device)
 
 
-def _direct(arrays: Any) -> bool:
-    """Are these tensors with memory of their own, and does nothing watch the call?"""
-    if _transformed() or _modes() or forward_ad._current_level >= 0 or _tracing() is not None:
-        return False
-    for x in arrays:
-        if x is not None and type(x) is not _TENSOR and type(x) is not _PARAMETER:
-            return False
-    return not arrays[1].is_meta
-
-
 def _castable(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
-
-
-def _refuse_forward_mode(name: str, arrays: Any) -> None:
-    dual = forward_ad._current_level >= 0 and any(
-        x is not None and forward_ad.unpack_dual(x).tangent is not None for x in arrays
-    )
-    if dual or (_transformed() and _under_jvp()):
-        raise Unsupported(f"{name}: it has no forward-mode derivative (jvp); use reverse mode (backward, grad, vjp).")
-
-
-def _under_jvp() -> bool:
-    interpreters = torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
-    return any(i.key() == torch._C._functorch.TransformType.Jvp for i in interpreters)
 
 
 adapter = TorchAdapter()

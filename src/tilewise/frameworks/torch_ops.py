@@ -15,6 +15,7 @@ from tilewise.choose import backend_list
 from tilewise.choose.plan import Plan, from_text, to_text, with_gradients
 from tilewise.errors import Unsupported
 from tilewise.frameworks import fold
+from tilewise.frameworks.torch_modes import watched
 from tilewise.frameworks.torch_namespace import DTYPES, TorchNamespace
 from tilewise.spec.problem import Gradients, Operands, PagedOperands
 
@@ -23,6 +24,7 @@ NO_SECOND = (
     "(call backward without create_graph=True)."
 )
 COUNT = len(Operands._fields)
+DIFFERENTIABLE = (0, 1, 2, 3, 5)  # q, k, v, bias, sinks
 OPTIONAL = ", ".join(f"Tensor? {name}" for name in Operands._fields[3:])
 PAGED = ", ".join(
     f"Tensor{'' if name in ('k_pages', 'kv_lens', 'page_indices', 'cu_q_lens') else '?'} {name}"
@@ -70,16 +72,37 @@ def _attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Te
 
 
 def _attention_grad(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
+    return (*_gradients(ctx, attention_backward, ctx.needs_input_grad, dout, dlse), None)
+
+
+def _gradients(ctx: Any, run: Any, needed: Any, dout: Tensor | None, dlse: Tensor | None) -> list[Any]:
+    """The gradient of each operand, by run (attention_backward or what it calls); None where none is needed."""
     *operands, out, lse = ctx.saved_tensors
+    found: list[Any] = [None] * COUNT
     if dout is None and dlse is None:
-        return (None,) * (COUNT + 1)
+        return found
     if dout is None:
         dout = torch.zeros_like(out)
-    needed = ctx.needs_input_grad
-    wanted = [needed[i] for i in (0, 1, 2, 3, 5)]
-    grads = iter(attention_backward(*operands, out, lse, dout, dlse, ctx.plan, wanted))
-    dq, dk, dv, dbias, dsinks = (next(grads) if want else None for want in wanted)
-    return (dq, dk, dv, dbias, None, dsinks, *[None] * (COUNT + 1 - 6))
+    wanted = [needed[i] for i in DIFFERENTIABLE]
+    grads = iter(run(*operands, out, lse, dout, dlse, ctx.plan, wanted))
+    for i, want in zip(DIFFERENTIABLE, wanted):
+        found[i] = next(grads) if want else None
+    return found
+
+
+class DirectAttention(torch.autograd.Function):
+    """For calls that nothing watches: without the dispatcher, which takes most of the time of a small call."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, *operands: Any) -> Any:
+        out, lse = on(operands[0], backend_list.load(plan.backend).forward, plan, Operands(*operands))
+        _attention_setup(ctx, (*operands, to_text(plan)), (out, lse))
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Any:
+        run = attention_backward if watched() or torch.is_grad_enabled() else _backward
+        return (None, *_gradients(ctx, run, ctx.needs_input_grad[1:], dout, dlse))
 
 
 class Attention(torch.autograd.Function):
@@ -105,7 +128,7 @@ def _backward(*args: Any) -> list[Tensor]:
 
 def _backward_fake(*args: Any) -> list[Tensor]:
     *operands, _, _, _, _, _, wanted = args
-    inputs = [operands[i] for i in (0, 1, 2, 3, 5)]
+    inputs = [operands[i] for i in DIFFERENTIABLE]
     return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x, want in zip(inputs, wanted) if want]
 
 
