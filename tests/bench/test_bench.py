@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require
-from tilewise.bench import WORKS, goals, runner
+from tilewise.bench import WORKS, goals, machine, runner
 from tilewise.bench.row import OURS, Row
 from tilewise.bench.settings import Settings
 from tilewise.bench.worker import module
@@ -62,6 +62,40 @@ def test_goals_of_another_machine_are_not_judged() -> None:
     assert stated_elsewhere is not None
     assert not stated_elsewhere.applies
     assert goals.goal("no such goal", "v4_bf16") is None
+
+
+@pytest.mark.parametrize(
+    ("level", "vendor", "flags", "kind"),
+    [
+        ("v4_bf16", "AuthenticAMD", "avx512f avx512_bf16", "v4_bf16"),
+        ("v4_bf16", "GenuineIntel", "avx512f avx512_bf16", "v4_bf16 among other rivals"),
+        ("v4_bf16", "AuthenticAMD", "avx512f amx_tile", "v4_bf16 among other rivals"),
+        ("v3", "AuthenticAMD", "avx2 fma", "v3"),
+        ("v3", "GenuineIntel", "avx2 fma avx512f", "v3 among other rivals"),
+        ("v4", "GenuineIntel", "avx512f amx_tile", "v4"),
+    ],
+)
+def test_bars_hold_only_beside_the_rivals_that_they_speak_of(
+    level: str, vendor: str, flags: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "level", lambda: level)
+    monkeypatch.setattr(machine, "cpu_info", {"vendor_id": vendor, "flags": flags}.get)
+    assert machine.kind() == kind
+    stated = goals.goal("forward float32 full", kind)
+    assert stated is not None
+    assert stated.applies == (kind in ("v4_bf16", "v3"))
+    everywhere = goals.goal("memory", kind)
+    assert everywhere is not None
+    assert everywhere.applies
+
+
+def test_paged_decode_outgrows_the_last_level_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    paged = module("paged")
+    for cache in (0, 32 << 20, 320 << 20):
+        monkeypatch.setattr(machine, "last_level_cache", lambda cache=cache: cache)
+        largest = paged.cases(Settings())[-1]
+        assert largest.page_dtype != "bfloat16"
+        assert largest.batch * largest.length * 8 * 128 * 2 >= max(64e6, 2 * cache)
 
 
 def test_rows_travel_as_json(tmp_path: Path) -> None:

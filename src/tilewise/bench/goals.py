@@ -60,11 +60,11 @@ V3 = {
 EVERYWHERE = ("small time", "small planning", "memory", "threads", "feature", "window useful rate")
 
 
-def goal(name: str, level: str) -> Goal | None:
-    """The goal of that name on a machine whose CPU backend runs at `level`; None where there is none anywhere."""
-    if level.startswith("v4_bf16"):
+def goal(name: str, kind: str) -> Goal | None:
+    """The goal of that name on a machine of that kind (machine.kind()); None where there is none anywhere."""
+    if kind == "v4_bf16":
         return V4_BF16.get(name)
-    if level == "v3" and name in V3:
+    if kind == "v3" and name in V3:
         return V3[name]
     stated = V4_BF16.get(name)
     if stated is None or name in EVERYWHERE:

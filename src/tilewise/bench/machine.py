@@ -6,6 +6,7 @@ import os
 import platform
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from tilewise.backends.cpu import library
@@ -13,13 +14,18 @@ from tilewise.backends.cpu import library
 PACKAGES = ("numpy", "torch", "jax", "jaxlib", "mlx")
 
 
-def cpu_name() -> str:
-    """The processor's name, as the system gives it."""
+def cpu_info(name: str) -> str:
+    """A line of /proc/cpuinfo, of the first processor; empty where there is none."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
+            return next(line for line in lines if line.partition(":")[0].strip() == name).partition(":")[2].strip()
     except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        return ""
+
+
+def cpu_name() -> str:
+    """The processor's name, as the system gives it."""
+    return cpu_info("model name") or platform.processor() or platform.machine()
 
 
 def cpus() -> int:
@@ -40,10 +46,28 @@ def level() -> str:
     return "absent" if library.missing() else library.level()
 
 
+def kind() -> str:
+    """What bars are stated by: the level, or another name where the rivals meet a CPU that the bars do not speak of.
+
+    They speak of AMD's processors, where MKL runs AVX2 code, and of none with AMX, nor of AVX2 code beside rivals that
+    use AVX-512.
+    """
+    found, flags = level(), cpu_info("flags").split()
+    elsewhere = {"v4_bf16": cpu_info("vendor_id") != "AuthenticAMD" or "amx_tile" in flags, "v3": "avx512f" in flags}
+    return f"{found} among other rivals" if elsewhere.get(found) else found
+
+
+def last_level_cache() -> int:
+    """Bytes of the largest cache that a CPU sees; 0 if the system does not say."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max((int(size[:-1]) * units[size[-1]] for size in sizes if size[-1:] in units), default=0)
+
+
 def describe() -> dict[str, Any]:
     """What a figure must be read with."""
     versions = {package: found for package in PACKAGES if (found := version(package))}
-    return {"cpu": cpu_name(), "cpus": cpus(), "level": level(), "system": platform.platform(terse=True),
+    return {"cpu": cpu_name(), "cpus": cpus(), "level": level(), "system": platform.system(),
             "python": platform.python_version(), "versions": versions}  # fmt: skip
 
 

@@ -44,22 +44,32 @@ def rows(works: Sequence[str], threads: Sequence[int], settings: Settings,
 
 
 def save(path: Path, found: Sequence[Row], settings: Settings, command: str) -> None:
-    """Write rows as JSON, with what is needed to read them."""
+    """Write rows as JSON, one a line, with what is needed to read them."""
     document = {
         "machine": machine.describe(),
         "date": time.strftime("%Y-%m-%d"),
         "command": command,
         "quick": settings.quick,
-        "rows": [row.as_json() for row in found],
     }
+    head = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in document.items())
+    lines = ",\n".join("  " + json.dumps(_short(row.as_json())) for row in found)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    path.write_text(f'{{\n{head},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[Row]]:
     """(document without rows, rows) of a file that save() wrote."""
     document = json.loads(path.read_text(encoding="utf-8"))
     return document, [Row.from_json(row) for row in document.pop("rows")]
+
+
+def _short(value: Any) -> Any:
+    """The same with six digits in each float: more say nothing."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: _short(inner) for name, inner in value.items()}
+    return [_short(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _run(work: str, settings: Settings, first: int, last: int) -> Iterator[Row]:

@@ -53,6 +53,6 @@ def measure(case: Square, settings: Settings) -> Row:
         flops=inputs.dense_flops("backward", length=length, width=width, causal=causal), peak_flops=peak,
         bytes=8.0 * dout.numel() * dout.element_size(),
     )  # fmt: skip
-    row.add(f"x {torch_sdpa.NAME}", timings.ratio(torch_sdpa.NAME, OURS), goal(f"backward {dtype}", machine.level()))
+    row.add(f"x {torch_sdpa.NAME}", timings.ratio(torch_sdpa.NAME, OURS), goal(f"backward {dtype}", machine.kind()))
     row.add_ceiling()
     return row

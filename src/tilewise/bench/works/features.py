@@ -58,6 +58,6 @@ def measure(case: Case, settings: Settings) -> Row:
     }
     timings = interleave(calls, **settings.timing)
     row = Row.of("features", f"{feature}, N {length}", dtype, settings.threads, timings)
-    bound = None if feature in ("mask", "segments, odd and even") else goal("feature", machine.level())
+    bound = None if feature in ("mask", "segments, odd and even") else goal("feature", machine.kind())
     row.add("x the plain call's time", 1 / timings.ratio(PLAIN, OURS), bound)
     return row

@@ -29,7 +29,7 @@ def measure(case: Square, settings: Settings) -> Row:
     import tilewise as tw
 
     inputs.use_threads(settings.threads)
-    level, (dtype, width, length, causal) = machine.level(), case
+    here, (dtype, width, length, causal) = machine.kind(), case
     q, k, v = inputs.qkv(dtype, length=length, width=width)
 
     def ours():  # type: ignore[no-untyped-def]
@@ -47,11 +47,11 @@ def measure(case: Square, settings: Settings) -> Row:
         flops=inputs.dense_flops("forward", length=length, width=width, causal=causal), peak_flops=peak,
         bytes=4.0 * q.numel() * q.element_size(),
     )  # fmt: skip
-    row.add(f"x {torch_sdpa.NAME}", timings.ratio(torch_sdpa.NAME, OURS), goal(f"forward {dtype} {kind}", level))
+    row.add(f"x {torch_sdpa.NAME}", timings.ratio(torch_sdpa.NAME, OURS), goal(f"forward {dtype} {kind}", here))
     ceiling = None
     if dtype == "float32" and causal and length == 512:
-        ceiling = goal("forward float32 causal 512 peak", level)
+        ceiling = goal("forward float32 causal 512 peak", here)
     elif width == 128 and length >= 1024:
-        ceiling = goal(f"forward {dtype} peak", level)
+        ceiling = goal(f"forward {dtype} peak", here)
     row.add_ceiling(ceiling)
     return row

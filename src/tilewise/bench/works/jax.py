@@ -54,6 +54,6 @@ def measure(case: Square, settings: Settings) -> Row:
         difference=difference, peak_flops=peak,
         flops=inputs.dense_flops("forward", length=length, width=width, causal=causal),
     )  # fmt: skip
-    row.add(f"x {jax_nn.NAME}", timings.ratio(jax_nn.NAME, OURS), goal("jax", machine.level()))
+    row.add(f"x {jax_nn.NAME}", timings.ratio(jax_nn.NAME, OURS), goal("jax", machine.kind()))
     row.add_ceiling()
     return row

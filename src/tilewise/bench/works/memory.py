@@ -53,7 +53,7 @@ def measure(case: Case, settings: Settings) -> Row:
                for form in ("forward", "backward"))  # fmt: skip
     row = Row("memory", f"N {length}, causal", dtype, settings.threads, settings.clock, {OURS: seconds}, flops=work,
               peak_flops=machine.Ceilings(settings.threads).flops(dtype))  # fmt: skip
-    row.add("MB beyond inputs and outputs", extra, goal("memory", machine.level()))
+    row.add("MB beyond inputs and outputs", extra, goal("memory", machine.kind()))
     row.add_ceiling()
     return row
 

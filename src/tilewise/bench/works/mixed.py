@@ -62,5 +62,5 @@ def measure(case: Case, settings: Settings) -> Row:
     name = f"{len(contexts)} chunks of {CHUNK}, {decodes} decodes at 1k to 4k"
     row = Row.of("mixed", name, dtype, settings.threads, timings, difference=difference, bytes=cache.bytes,
                  flops=4.0 * seen * pages.HEADS * pages.WIDTH)  # fmt: skip
-    row.add(f"x {torch_gather.NAME}, a loop", timings.ratio(torch_gather.NAME, OURS), goal("mixed", machine.level()))
+    row.add(f"x {torch_gather.NAME}, a loop", timings.ratio(torch_gather.NAME, OURS), goal("mixed", machine.kind()))
     return row

@@ -14,7 +14,6 @@ from tilewise.testing.timing import interleave
 
 TITLE = f"Paged decode, {pages.HEADS} query and {pages.KV_HEADS} kv heads, D {pages.WIDTH}, pages of {pages.PAGE}"
 OWN = "tilewise on bfloat16 pages"
-DRAM_SIZED = 64e6  # bytes of KV that no cache of these machines holds
 
 
 class Case(NamedTuple):
@@ -25,12 +24,23 @@ class Case(NamedTuple):
 
 def cases(settings: Settings) -> list[Case]:
     sizes = [(4, 4096)] if settings.quick else [(4, 1024), (1, 16384), (4, 4096), (16, 4096)]
+    while not settings.quick and _bytes(*sizes[-1]) < 2 * dram_sized():  # 8-bit pages too shall lie in memory
+        sizes.append((2 * sizes[-1][0], sizes[-1][1]))
     found = []
     if settings.chosen("bfloat16"):
         found += [Case("bfloat16", *size) for size in sizes]
     for dtype in settings.chosen("int8", "float8_e4m3fn"):
         found += [Case(dtype, *size) for size in sizes[-1:]]
     return found
+
+
+def dram_sized() -> float:
+    """Bytes of KV of which the last-level cache can keep little from one call to the next."""
+    return max(64e6, 2.0 * machine.last_level_cache())
+
+
+def _bytes(batch: int, length: int) -> int:
+    return batch * length * pages.KV_HEADS * pages.WIDTH * 2 * 2
 
 
 def measure(case: Case, settings: Settings) -> Row:
@@ -62,20 +72,20 @@ def measure(case: Case, settings: Settings) -> Row:
         difference = inputs.difference(calls[OURS](), calls[OWN]())
     read = machine.Ceilings(settings.threads).read(cache.bytes)
     timings = interleave(calls, **settings.timing)
-    in_dram = cache.bytes > DRAM_SIZED
+    in_dram = cache.bytes >= dram_sized()
     where = "DRAM" if in_dram else "in cache"
     flops = 4.0 * batch * length * pages.HEADS * pages.WIDTH
     name = f"pages, {batch} x {length} keys, {cache.bytes / 1e6:.0f} MB, {where}"
     row = Row.of("paged", name, page_dtype, settings.threads, timings, difference=difference, bytes=cache.bytes,
                  peak_bytes=read)  # fmt: skip
-    level = machine.level()
+    kind = machine.kind()
     if page_dtype == "bfloat16":
         for rival, name in ((torch_gather.NAME, "decode gather"), (torch_folded.NAME, "decode folded")):
-            row.add(f"x {rival}", timings.ratio(rival, OURS), goal(name, level) if in_dram else None)
-        limit = goal("decode read 1" if settings.threads == 1 else "decode read", level)
+            row.add(f"x {rival}", timings.ratio(rival, OURS), goal(name, kind) if in_dram else None)
+        limit = goal("decode read 1" if settings.threads == 1 else "decode read", kind)
         row.add_ceiling(limit if in_dram else None)
     else:
-        row.add(f"x {OWN}", timings.ratio(OWN, OURS), goal("decode 8-bit", level) if in_dram else None)
+        row.add(f"x {OWN}", timings.ratio(OWN, OURS), goal("decode 8-bit", kind) if in_dram else None)
         row.add_ceiling()
     row.flops, row.peak_flops = flops, machine.Ceilings(settings.threads).flops("bfloat16")
     return row

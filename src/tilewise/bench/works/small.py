@@ -53,10 +53,10 @@ def measure(case: Case, settings: Settings) -> Row:
     timings = interleave(calls, **settings.timing)
     row = Row.of("small", f"D {width}", dtype, settings.threads, timings, difference=difference)
     row.add(f"x the time of {torch_sdpa.NAME}", 1 / timings.ratio(torch_sdpa.NAME, OURS),
-            goal("small time", machine.level()))  # fmt: skip
+            goal("small time", machine.kind()))  # fmt: skip
     if KERNEL in calls:
         planning = 1e6 * (timings.median(OURS) - timings.median(KERNEL))
-        row.add("us of planning and wrapping", planning, goal("small planning", machine.level()))
+        row.add("us of planning and wrapping", planning, goal("small planning", machine.kind()))
     return row
 
 

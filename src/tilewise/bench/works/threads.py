@@ -54,7 +54,7 @@ def measure(case: Case, settings: Settings) -> Row:
     timings = interleave({OURS: lambda: call(settings.threads), ONE: lambda: call(1)}, **settings.timing)
     row = Row.of("threads", f"{form}, N {length}", dtype, settings.threads, timings, peak_flops=peak,
                  flops=inputs.dense_flops(form, length=length, width=128))  # fmt: skip
-    stated = goal("threads", machine.level()) if settings.threads == 2 else None
+    stated = goal("threads", machine.kind()) if settings.threads == 2 else None
     row.add(f"x {ONE}", timings.ratio(ONE, OURS), stated)
     row.add_ceiling()
     return row

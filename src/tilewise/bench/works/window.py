@@ -54,8 +54,8 @@ def measure(case: Case, settings: Settings) -> Row:
     row = Row.of("window", f"N {length}", dtype, settings.threads, timings, difference=difference, flops=useful,
                  peak_flops=peak, bytes=4.0 * q.numel() * q.element_size())  # fmt: skip
     whole = inputs.dense_flops("forward", length=length, width=128)
-    row.add(f"x {MASKED}", timings.ratio(MASKED, OURS), goal("window rival", machine.level()))
+    row.add(f"x {MASKED}", timings.ratio(MASKED, OURS), goal("window rival", machine.kind()))
     row.add("% of the windowless rate, useful work only", 100 * timings.ratio(OPEN, OURS) * useful / whole,
-            goal("window useful rate", machine.level()))  # fmt: skip
+            goal("window useful rate", machine.kind()))  # fmt: skip
     row.add_ceiling()
     return row
