@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -25,14 +24,6 @@ Function = Callable[..., Any]
 COUNT = len(Operands._fields)
 
 
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class Wanted:
-    """Which of q, k, v, bias, sinks a gradient is wanted of: a residual that holds no array."""
-
-    flags: Gradients
-
-
 @lru_cache(maxsize=4096)
 def attention(plan: Plan) -> Function:
     """operands -> (out, lse), differentiable in q, k, v, bias and sinks."""
@@ -44,7 +35,7 @@ def attention(plan: Plan) -> Function:
     def forward(primals: Any) -> Any:
         operands = Operands(*(None if x is None else x.value for x in primals))
         inputs = (primals.q, primals.k, primals.v, primals.bias, primals.sinks)
-        wanted = Wanted(Gradients(*(x is not None and x.perturbed for x in inputs)))
+        wanted = _as_shape(tuple(x is not None and x.perturbed for x in inputs))
         out, lse = _forward(plan)(operands)
         return (out, lse), (operands, out, lse, wanted)
 
@@ -54,7 +45,7 @@ def attention(plan: Plan) -> Function:
         if dout is None and dlse is None:
             return (Operands(None, None, None),)
         dout = jnp.zeros_like(out) if dout is None else dout
-        g = attention_backward(plan, wanted.flags)(operands, out, lse, dout, dlse)
+        g = attention_backward(plan, _from_shape(wanted))(operands, out, lse, dout, dlse)
         return (Operands(g.q, g.k, g.v, bias=g.bias, sinks=g.sinks),)
 
     call.defvjp(forward, backward, symbolic_zeros=True)
@@ -79,7 +70,7 @@ def attention_backward(plan: Plan, wanted: Gradients) -> Function:
         rows = tuple(None if x is None else fold.merge_axes(xp, x, m, n) for x, m in zip(rows, mapped[1:]))
         return attention_backward(one, wanted)(folded, *rows)
 
-    return _refuse_derivative(_vmapped(gradients, of_all), NO_SECOND)
+    return jax.jit(_refuse_derivative(_vmapped(gradients, of_all), NO_SECOND), inline=True)
 
 
 @lru_cache(maxsize=4096)
@@ -89,9 +80,8 @@ def paged(plan: Plan) -> Function:
     def run(operands: PagedOperands) -> Any:
         return backend_list.load(plan.backend).paged(plan, operands)
 
-    return _refuse_derivative(
-        _vmapped(run),
-        "ragged_paged_attention: it is for serving and has no gradient; use attention_packed for training.",
+    return _over_pages(
+        plan, run, "ragged_paged_attention: it is for serving and has no gradient; use attention_packed for training."
     )
 
 
@@ -102,7 +92,13 @@ def append(plan: Plan) -> Function:
     def run(operands: PagedOperands, k: Any, v: Any) -> Any:
         return backend_list.load(plan.backend).append(plan, operands, k, v)
 
-    return _refuse_derivative(_vmapped(run), "append_to_pages: it has no gradient.")
+    return _over_pages(plan, run, "append_to_pages: it has no gradient.")
+
+
+def _over_pages(plan: Plan, run: Function, no_gradient: str) -> Function:
+    """Compiled as a whole, but for plain array code: with lengths in hand it computes no more than they say."""
+    call = _refuse_derivative(_vmapped(run), no_gradient)
+    return call if plan.backend == "composed" else jax.jit(call, inline=True)
 
 
 @lru_cache(maxsize=4096)
@@ -151,6 +147,19 @@ def _refuse_derivative(function: Function, words: str) -> Function:
 
     call.defjvp(refuse)
     return call
+
+
+def _as_shape(wanted: tuple[bool, ...]) -> Any:
+    """Which gradients are wanted, as the shape of an empty array.
+
+    Not as a static part of the residuals: JAX keeps a traced forward a set of perturbed inputs, but only the last
+    one's tree of residuals, so that a gradient would be taken with the flags of another one.
+    """
+    return jnp.zeros((sum(want << i for i, want in enumerate(wanted)), 0), bool)
+
+
+def _from_shape(x: Any) -> Gradients:
+    return Gradients(*(bool(x.shape[0] >> i & 1) for i in range(len(Gradients._fields))))
 
 
 def _flags(mapped: Operands) -> tuple[bool, ...]:
