@@ -3,7 +3,9 @@
 import tilewise.backends as _backends_package  # noqa: F401  (bound first: the name `backends` is the function below)
 from tilewise.attention import attention as attention
 from tilewise.attention import attention_backward as attention_backward
+from tilewise.backends.tpu.target import target as target
 from tilewise.check_values import check_values as check_values
+from tilewise.emit import emit as emit
 from tilewise.errors import InvalidInput as InvalidInput
 from tilewise.errors import OutOfPages as OutOfPages
 from tilewise.errors import SlowPathWarning as SlowPathWarning

@@ -30,8 +30,9 @@ def emit(backend: str, spec: AttentionSpec, problem: Problem | PagedProblem, til
     module = import_module(EMITTERS[backend])
     unknown = sorted(spec.features() - module.KNOWN)
     reason = f"does not know {', '.join(unknown)}" if unknown else module.why_not(spec, problem)
-    if reason is None and (lacking := module.missing()) is not None:
-        reason = lacking
+    emitter = import_module(f"{EMITTERS[backend]}.emit")
+    if reason is None:
+        reason = emitter.missing()
     if reason is not None:
         raise Unsupported(f"No kernel for this call ({problem.describe()}; {spec.describe()}):", ((backend, reason),))
-    return import_module(f"{EMITTERS[backend]}.emit").emit(spec, problem, tiles, format)
+    return emitter.emit(spec, problem, tiles, format)

@@ -8,6 +8,7 @@ from types import ModuleType
 
 MODULES = {
     "cpu": "tilewise.backends.cpu",
+    "tpu": "tilewise.backends.tpu",
     "composed": "tilewise.backends.composed",
 }
 FUSED = tuple(name for name in MODULES if name != "composed")

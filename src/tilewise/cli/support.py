@@ -16,6 +16,7 @@ from tilewise.spec.problem import PAGE_DTYPES, QUERY_DTYPES, ArrayInfo, PagedPro
 Call = tuple[AttentionSpec, Problem | PagedProblem]
 
 FRAMEWORKS = ("numpy", "torch", "jax", "mlx")
+DEVICES = {"tpu": "tpu"}  # of the backends that are not of the CPU
 NO_ARRAYS = {"mlx": ("float8_e4m3fn", "float8_e5m2")}
 PLAIN = AttentionSpec(scale=0.125)
 DENSE = Problem("dense", 2, 256, 256, 8, 2, 64, 64, "float32", "cpu", "numpy")
@@ -59,7 +60,7 @@ def calls() -> dict[str, Call]:
 def answer(backend: str, framework: str, call: Call) -> str | None:
     """Why not, or None; what this machine lacks is not looked at."""
     module = backend_list.load(backend)
-    if backend != "composed" and find_spec(f"{backend_list.MODULES[backend]}.launch_{framework}") is None:
+    if not takes(backend, framework):
         return f"{backend} does not take {framework} arrays"
     spec, problem = call
     for dtype in (problem.dtype, getattr(problem, "page_dtype", problem.dtype)):
@@ -68,7 +69,12 @@ def answer(backend: str, framework: str, call: Call) -> str | None:
     unknown = spec.features() - module.KNOWN
     if unknown:
         return f"does not know {', '.join(sorted(unknown))}"
-    return module.why_not(spec, replace(problem, framework=framework))
+    return module.why_not(spec, replace(problem, framework=framework, device=DEVICES.get(backend, "cpu")))
+
+
+def takes(backend: str, framework: str) -> bool:
+    """Has the backend a way in for arrays of this framework?"""
+    return backend == "composed" or find_spec(f"{backend_list.MODULES[backend]}.launch_{framework}") is not None
 
 
 def markdown() -> str:
@@ -79,7 +85,7 @@ def markdown() -> str:
     columns: dict[tuple[str, ...], list[str]] = {}
     for backend in backend_list.MODULES:
         for framework in FRAMEWORKS:
-            if find_spec(ADAPTERS[framework]) is not None:
+            if find_spec(ADAPTERS[framework]) is not None and takes(backend, framework):
                 cells = tuple(_cell(answer(backend, framework, call), reasons) for call in calls().values())
                 columns.setdefault((backend, *cells), []).append(framework)
     heads = [f"{key[0]}: {', '.join(frameworks)}" for key, frameworks in columns.items()]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tilewise.backends.tpu import target
 from tilewise.choose import backend_list
 from tilewise.choose.plan import Plan
 from tilewise.errors import InvalidInput
@@ -24,6 +25,7 @@ class JaxAdapter:
     """framework_protocol.Adapter for JAX.
 
     A tracer does not tell where it will run: planning then takes jax.default_device, else jax.default_backend().
+    Inside tw.target("v6e") every call is planned for that TPU.
     Values (lengths, page ids) are judged by the kernels: what is wrong raises JAX's own runtime error, in words.
     jax.export asks that custom calls without a promise of stability be allowed by name: disabled_checks=
     [jax.export.DisabledSafetyCheck.custom_call("tilewise_forward")] (also _backward, _paged, _append).
@@ -84,11 +86,17 @@ def _array(x: Any) -> jax.Array:
 
 
 def _device(x: Any) -> str:
+    if (planned := target.device()) is not None:
+        return planned
     if isinstance(x, jax.core.Tracer | np.ndarray):
         default = getattr(jax.config, "jax_default_device", None)
         platform = jax.default_backend() if default is None else getattr(default, "platform", default)
+        kind = jax.devices(platform)[0].device_kind if platform == "tpu" else ""
     else:
-        platform = next(iter(x.devices())).platform
+        device = next(iter(x.devices()))
+        platform, kind = device.platform, device.device_kind
+    if platform == "tpu":
+        return target.device_of_kind(kind)
     return "cuda" if platform == "gpu" else platform
 
 

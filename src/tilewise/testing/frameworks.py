@@ -20,6 +20,11 @@ class Numpy:
     name = "numpy"
     shares_memory = True
 
+    @property
+    def device(self) -> str:
+        """Where planning takes its arrays to be."""
+        return "cpu"
+
     def missing(self) -> str | None:
         """Why this framework cannot be used here, or None."""
         return None
@@ -89,6 +94,10 @@ class Jax(_Imported):
 
     name = package = "jax"
     shares_memory = False
+
+    @property
+    def device(self) -> str:
+        return import_module(ADAPTERS["jax"]).adapter.info("x", self.module.numpy.zeros(1)).device
 
     def cannot_hold(self, dtype: str) -> str | None:
         if dtype == "float64" and not self.module.config.jax_enable_x64:

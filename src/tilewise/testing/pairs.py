@@ -63,7 +63,7 @@ def why_not(pair: Pair, case: Case) -> str | None:
     if isinstance(case, MergeCase):
         return None
     inputs = make(case)
-    problem = replace(inputs.problem, framework=pair.framework)
+    problem = replace(inputs.problem, framework=pair.framework, device=pair.arrays.device)
     if isinstance(case, PagedCase | AppendCase):
         problem = replace(problem, needs_grad=False)
     return ask(pair.backend, inputs.spec, problem).reason

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from tilewise.backends.tpu import target
@@ -17,13 +19,26 @@ from tilewise.spec.problem import Gradients, Operands, PagedOperands
 
 def missing() -> str | None:
     """Why this machine cannot use the backend at all, or None."""
-    return None if find_spec("jax") is not None else "jax is not installed"
+    if find_spec("jax") is None:
+        return "jax is not installed"
+    if target.device() is None and not _tpu_here():
+        return 'JAX has no TPU here (tw.target("v6e") lowers for one that is not there)'
+    return None
 
 
 def device_kind() -> str:
     """What tuned tiles are filed under."""
     chip = target.current()
     return chip.name if chip else "tpu"
+
+
+def _tpu_here() -> bool:
+    if find_spec("libtpu") is None:
+        return False
+    jax = sys.modules.get("jax")
+    if jax is not None:
+        return jax.default_backend() == "tpu"
+    return any(Path("/dev").glob("accel*")) or any(Path("/dev/vfio").glob("[0-9]*"))
 
 
 def forward(plan: Plan, operands: Operands) -> tuple[Any, Any]:

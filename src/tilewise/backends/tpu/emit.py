@@ -6,10 +6,11 @@ import base64
 import json
 import re
 from collections import Counter
+from importlib.util import find_spec
 from typing import Any
 
-from tilewise.backends.tpu import example_call, tiles
-from tilewise.backends.tpu.target import CHIPS, Chip, current, lowering_for
+from tilewise.backends.tpu import tiles
+from tilewise.backends.tpu.target import CHIPS, Chip, chip_of, current, lowering_for
 from tilewise.errors import InvalidInput
 from tilewise.spec.attention_spec import AttentionSpec
 from tilewise.spec.problem import PagedProblem, Problem
@@ -19,8 +20,13 @@ _CALL = re.compile(r'@tpu_custom_call\(.*?\) \{.*?backend_config = "(\{.*?)", .*
 _OPERATION = re.compile(r'(?:= |^\s*)"?((?:tpu|vector|arith|memref|scf|math)\.[a-z_0-9.]+)', re.M)
 
 
+def missing() -> str | None:
+    """Why nothing can be emitted here, or None: plain jax is enough."""
+    return None if find_spec("jax") is not None else "jax is not installed"
+
+
 def emit(spec: AttentionSpec, problem: Problem | PagedProblem, chosen: Any, form: str) -> str | bytes:
-    """The kernel of a call for the chip that tw.target() names (v6e otherwise).
+    """The kernel of a call for the chip of problem.device ("tpu:v6e"), or that tw.target() names (v6e otherwise).
 
     Args:
         form: "mlir" (the kernel, canonical text), "stablehlo" (the whole call, text) or "bytecode" (the kernel, as it
@@ -32,7 +38,8 @@ def emit(spec: AttentionSpec, problem: Problem | PagedProblem, chosen: Any, form
     if form not in FORMATS:
         raise InvalidInput(f"format must be one of {', '.join(map(repr, FORMATS))}, but is {form!r}.")
     assert isinstance(problem, PagedProblem)
-    text = stablehlo(spec, problem, chosen or tiles.first_choice(spec, problem), current() or CHIPS["v6e"])
+    chip = chip_of(problem.device) or current() or CHIPS["v6e"]
+    text = stablehlo(spec, problem, chosen or tiles.first_choice(spec, problem), chip)
     if form == "stablehlo":
         return text
     _, body = kernel_bodies(text)[0]
@@ -43,6 +50,8 @@ def stablehlo(spec: AttentionSpec, problem: PagedProblem, chosen: tiles.PagedTil
     """The whole call, lowered for a chip."""
     import jax
     from jax import export
+
+    from tilewise.backends.tpu import example_call
 
     function = jax.jit(example_call.paged_function(spec, problem, chosen))
     with lowering_for(chip):

@@ -13,7 +13,7 @@ from tilewise.spec.problem import PagedOperands
 
 def paged(plan: Plan, operands: PagedOperands) -> tuple[Any, Any]:
     """(out, lse) of a paged call."""
-    interpret = target.interpret_parameters()
+    interpret = target.interpret_parameters(plan.problem.device)
     limit = None if plan.tiles is None else vmem_limit(plan.spec, plan.problem, plan.tiles)
     return paged_call.paged(
         plan.spec, plan.problem, plan.tiles, operands, vmem_limit_bytes=limit, interpret=interpret

@@ -24,7 +24,8 @@ def shape_of(spec: AttentionSpec, problem: PagedProblem, tiles: PagedTiles) -> P
         pages_per_seq=problem.pages_per_seq, q_heads=problem.q_heads, kv_heads=problem.kv_heads,
         qk_dim=lanes(problem.qk_dim), v_dim=lanes(problem.v_dim), stored=problem.page_dtype,
         computed="bfloat16" if low else "float32", out="bfloat16" if problem.dtype == "bfloat16" else "float32",
-        combined=problem.combined, scale=spec.scale, window=spec.window, softcap=spec.softcap, sinks=spec.sinks,
+        combined=problem.combined, max_new=lanes(max(problem.max_new, 1)) if spec.draft_mask else 0,
+        scale=spec.scale, window=spec.window, softcap=spec.softcap, sinks=spec.sinks,
         k_scale=_form(spec.k_scale), v_scale=_form(spec.v_scale), block_tokens=tiles.block_tokens,
         step_tokens=tiles.step_tokens, block_pieces=tiles.block_pieces, piece=tiles.piece,
         head_blocks=tiles.head_blocks, aligned=spec.batch_invariant,
@@ -53,6 +54,7 @@ def paged(spec: AttentionSpec, problem: PagedProblem, tiles: PagedTiles | None, 
         head_v_scale=v_head,
         q=fold_queries(shape, operands.q),
         sinks=_sink_rows(shape, operands.sinks) if spec.sinks else None,
+        drafts=_draft_rows(shape, operands.draft_mask) if spec.draft_mask else None,
         k_pages=page_rows(shape, operands.k_pages),
         v_pages=None if operands.v_pages is None else page_rows(shape, operands.v_pages),
         slot_k_scale=k_slot,
@@ -112,6 +114,13 @@ def _sink_rows(shape: PagedShape, sinks: jax.Array) -> jax.Array:
     rows = jnp.pad(rows, ((0, 0), (0, 0), (0, shape.token_rows - shape.group)))
     rows = jnp.broadcast_to(rows, (shape.kv_heads, shape.block_tokens, shape.token_rows))
     return jnp.broadcast_to(rows.reshape(shape.kv_heads, -1, 1), (shape.kv_heads, shape.block_rows, LANES))
+
+
+def _draft_rows(shape: PagedShape, mask: jax.Array) -> jax.Array:
+    """bool [T, max_new] -> [query_blocks * block_rows, shape.max_new], 1 where seen."""
+    tokens = shape.query_blocks * shape.block_tokens
+    rows = jnp.pad(mask, ((0, tokens - shape.tokens), (0, shape.max_new - mask.shape[1])))
+    return jnp.repeat(rows.astype(shape.query_dtype), shape.token_rows, axis=0)
 
 
 def _scales(shape: PagedShape, form: str, scale: Any) -> tuple[jax.Array | None, jax.Array | None]:

@@ -40,8 +40,8 @@ CHIPS = {
         Chip("tpu7x", "tpu7x:2x2x1", "TPU7x", 1, 64 * MIB),
     )
 }
-_current: ContextVar[Chip | None] = ContextVar("tilewise_tpu_target", default=None)
-_interpreted: ContextVar[Any] = ContextVar("tilewise_tpu_interpret", default=False)
+_device: ContextVar[str | None] = ContextVar("tilewise_tpu_device", default=None)
+_modes: list[Any] = []  # parameters of interpret mode, by number
 
 
 def chip_named(name: str) -> Chip:
@@ -51,14 +51,31 @@ def chip_named(name: str) -> Chip:
     return CHIPS[name]
 
 
+def device() -> str | None:
+    """The device that JAX calls are planned for, whatever this machine has: "tpu:v6e"; None: their own."""
+    return _device.get()
+
+
 def current() -> Chip | None:
     """The chip that target() names, or None."""
-    return _current.get()
+    return chip_of(device() or "")
+
+
+def chip_of(device: str) -> Chip | None:
+    """The chip of a device "tpu:v6e", or None."""
+    return CHIPS.get(device.partition(":")[2])
+
+
+def device_of_kind(kind: str) -> str:
+    """JAX's device_kind of a TPU -> "tpu:v6e", or "tpu" where it is none that we know."""
+    return next((f"tpu:{chip.name}" for chip in CHIPS.values() if kind in (chip.kind, f"TPU {chip.name}")), "tpu")
 
 
 @contextmanager
 def target(name: str) -> Iterator[Chip]:
     """Inside it, JAX calls are planned and lowered for this TPU: for jax.export and for compiling ahead of time.
+
+    Nothing is run: calls must be traced (jax.jit(...).lower, jax.export.export). Needs plain jax, no libtpu.
 
     Args:
         name: "v4", "v5e", "v5p", "v6e" or "tpu7x".
@@ -67,12 +84,36 @@ def target(name: str) -> Iterator[Chip]:
         InvalidInput: another name.
     """
     chip = chip_named(name)
-    token = _current.set(chip)
+    with _planned_for(f"tpu:{chip.name}"), lowering_for(chip):
+        yield chip
+
+
+@contextmanager
+def interpreted(parameters: Any) -> Iterator[None]:
+    """Inside it, JAX calls run the TPU kernels in interpret mode, on any machine.
+
+    Args:
+        parameters: a jax.experimental.pallas.tpu.InterpretParams, or True.
+    """
+    if parameters not in _modes:
+        _modes.append(parameters)
+    with _planned_for(f"tpu:interpreted {_modes.index(parameters)}"):
+        yield
+
+
+def interpret_parameters(device: str) -> Any:
+    """What interpreted() was given for this device, or False."""
+    _, _, number = device.partition(":interpreted ")
+    return _modes[int(number)] if number else False
+
+
+@contextmanager
+def _planned_for(name: str) -> Iterator[None]:
+    token = _device.set(name)
     try:
-        with lowering_for(chip):
-            yield chip
+        yield
     finally:
-        _current.reset(token)
+        _device.reset(token)
 
 
 def lowering_for(chip: Chip) -> AbstractContextManager[Any]:
@@ -86,18 +127,3 @@ def lowering_for(chip: Chip) -> AbstractContextManager[Any]:
     # A mesh with no axes names the device and leaves sharding alone.
     device = AbstractDevice(device_kind=chip.kind, num_cores=chip.cores, platform="tpu")
     return use_abstract_mesh(AbstractMesh((), (), (), abstract_device=device))
-
-
-@contextmanager
-def interpreted(parameters: Any) -> Iterator[None]:
-    """Inside it, TPU kernels run in interpret mode, on any machine: `parameters` is a pltpu.InterpretParams or True."""
-    token = _interpreted.set(parameters)
-    try:
-        yield
-    finally:
-        _interpreted.reset(token)
-
-
-def interpret_parameters() -> Any:
-    """What interpreted() set, or False."""
-    return _interpreted.get()

@@ -40,7 +40,7 @@ class PagedTiles:
 
 def tile_choices(spec: AttentionSpec, problem: Problem | PagedProblem) -> tuple[PagedTiles, ...]:
     """The heuristic choice first."""
-    if not isinstance(problem, PagedProblem) or problem.max_seqs == 0 or problem.max_tokens == 0:
+    if not isinstance(problem, PagedProblem) or problem.form == "append" or 0 in (problem.max_seqs, problem.max_tokens):
         return ()
     return (first_choice(spec, problem),)
 

@@ -7,31 +7,33 @@ from tilewise.backends.tpu.tiles import first_choice, vmem_bytes
 from tilewise.spec.attention_spec import AttentionSpec
 from tilewise.spec.problem import PagedProblem, Problem
 
-KNOWN = frozenset({"causal", "window", "softcap", "sinks", "k_scale", "v_scale", "batch_invariant"})
+KNOWN = frozenset({"causal", "window", "softcap", "sinks", "k_scale", "v_scale", "draft_mask", "batch_invariant"})
 MIB = 2**20
 SMEM_KEPT = 64 * 1024  # for what is not the page table
 
 
 def why_not(spec: AttentionSpec, problem: Problem | PagedProblem) -> str | None:
-    """A reason in words, or None: from spec and sizes alone, and from the chip that tw.target() names."""
+    """A reason in words, or None: from spec and sizes alone."""
     if problem.framework != "jax":
         return f"takes JAX arrays only, not those of {problem.framework}"
-    if not (is_tpu(problem.device) or target.current() or target.interpret_parameters()):
-        return f'the arrays are on {problem.device}, which is no TPU; tw.target("v6e") lowers for one that is not there'
+    if not is_tpu(problem.device):
+        return f'the arrays are on {problem.device}, no TPU (tw.target("v6e") lowers for one that is not there)'
     if not isinstance(problem, PagedProblem):
         return "only paged calls have a TPU kernel"
     if "float64" in (problem.dtype, problem.page_dtype):
         return "TPUs have no float64"
-    return None if problem.max_seqs == 0 or problem.max_tokens == 0 else _too_large(spec, problem)
+    if problem.form == "append" or 0 in (problem.max_seqs, problem.max_tokens):
+        return None
+    return _too_large(spec, problem)
 
 
 def is_tpu(device: str) -> bool:
-    """Is this device, as JAX spells it, a TPU?"""
+    """Is this device a TPU: "tpu", or "tpu:v6e"?"""
     return device.lower().startswith("tpu")
 
 
 def _too_large(spec: AttentionSpec, problem: PagedProblem) -> str | None:
-    chip = target.current()
+    chip = target.chip_of(problem.device)
     vmem, smem = (chip.vmem, chip.smem) if chip else (16 * MIB, MIB)
     tables = 4 * (problem.max_seqs * (problem.pages_per_seq + 2) + 2 * problem.kv_heads)
     if tables > smem - SMEM_KEPT:

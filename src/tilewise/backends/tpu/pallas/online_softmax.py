@@ -12,6 +12,7 @@ from typing import Any
 import jax
 from jax import lax
 from jax import numpy as jnp
+from jax.experimental import pallas as pl
 
 from tilewise.backends.tpu.pallas.visibility import spread
 
@@ -31,10 +32,41 @@ def weights(s: jax.Array, m: Ref, l: Ref, at: Any, unit: float) -> tuple[jax.Arr
     return p, alpha
 
 
-def accumulate(p: jax.Array, alpha: jax.Array, v: jax.Array, acc: Ref, at: Any) -> None:
-    """acc = alpha * acc + p @ v."""
-    product = jnp.dot(p.astype(v.dtype), v, preferred_element_type=jnp.float32, precision=precision(v.dtype))
-    acc[at] = spread(alpha, v.shape[1]) * acc[at] + product
+def accumulate(p: jax.Array, alpha: jax.Array, v: jax.Array, acc: Ref, at: Any,
+               seen: jax.Array | None = None) -> None:  # fmt: skip
+    """acc = alpha * acc + p @ v.
+
+    seen: bool [rows, keys] where rows differ in what they see: then no row may meet another's NaN or infinity, as
+    0 * NaN. Such values are rare, and found in the product.
+    """
+    before = spread(alpha, v.shape[1]) * acc[at]
+    product = _product(p.astype(v.dtype), v)
+    acc[at] = before + product
+    if seen is None:
+        return
+
+    @pl.when(jnp.max(jnp.where(product == product, 0.0, 1.0)) > 0.0)
+    def _() -> None:
+        acc[at] = before + _of_seen(p, v, seen)
+
+
+def _of_seen(p: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
+    """p @ v in which a value that is not finite counts only where it is seen."""
+    wide = v.astype(jnp.float32)
+    weight = jnp.where(seen, 1.0, 0.0).astype(v.dtype)
+
+    def seen_by(which: jax.Array) -> jax.Array:
+        return _product(weight, jnp.where(which, 1.0, 0.0).astype(v.dtype)) > 0.0
+
+    finite = jnp.abs(wide) < jnp.inf
+    product = _product(p.astype(v.dtype), jnp.where(finite, wide, 0.0).astype(v.dtype))
+    up, down = seen_by(wide == jnp.inf), seen_by(wide == -jnp.inf)
+    product = jnp.where(up, jnp.inf, jnp.where(down, -jnp.inf, product))
+    return jnp.where(seen_by(wide != wide) | (up & down), jnp.nan, product)
+
+
+def _product(p: jax.Array, v: jax.Array) -> jax.Array:
+    return jnp.dot(p, v, preferred_element_type=jnp.float32, precision=precision(v.dtype))
 
 
 def scores(q: jax.Array, k: jax.Array) -> jax.Array:

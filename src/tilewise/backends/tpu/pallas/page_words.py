@@ -28,10 +28,13 @@ class PageWords:
     def head(self, head: int, dtype: Any) -> jax.Array:
         """[keys, D] of a head, in `dtype` (float32 or bfloat16)."""
         word, place = divmod(head, self.packing)
+        parts = [unpack(x, place, self.stored).astype(dtype) for x in self._word(word)]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+
+    def _word(self, word: int) -> list[jax.Array]:
         if word not in self._words:
             self._words[word] = [self._load(self.stack.row(word, i)) for i in range(self.stack.columns)]
-        parts = [unpack(x, place, self.stored).astype(dtype) for x in self._words[word]]
-        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+        return self._words[word]
 
     def _load(self, row: int) -> jax.Array:
         _, keys, rows, packing, width = self.buffers.shape

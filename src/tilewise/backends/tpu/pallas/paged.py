@@ -75,6 +75,7 @@ def _in_specs(shape: PagedShape, arrays: PagedArrays) -> list[pl.BlockSpec]:
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     specs = {
         "q": pl.BlockSpec((shape.heads, shape.block_rows, shape.qk_dim), lambda h, i, *_: (h, i, 0)),
+        "drafts": pl.BlockSpec((shape.block_rows, shape.max_new), lambda h, i, *_: (i, 0)),
         "sinks": pl.BlockSpec((shape.heads, shape.block_rows, LANES), lambda h, i, *_: (h, 0, 0)),
     }
     present = zip(PagedArrays._fields[PREFETCHED:], arrays[PREFETCHED:])
@@ -102,8 +103,9 @@ def _scratch(shape: PagedShape) -> Scratch:
         v_scale_buffers=scales if shape.v_scale == "slot" else None,
         k_scales=pltpu.VMEM((shape.kv_heads, shape.buffer_keys), jnp.float32) if shape.k_scale == "slot" else None,
         v_scales=pltpu.VMEM((shape.kv_heads, shape.buffer_keys), jnp.float32) if shape.v_scale == "slot" else None,
+        s=None if several_steps else pltpu.VMEM((shape.heads, shape.step_rows, shape.buffer_keys), jnp.float32),
         k=pltpu.VMEM((shape.heads, shape.buffer_keys, shape.qk_dim), computed) if several_steps else None,
-        v=pltpu.VMEM((shape.heads, shape.buffer_keys, shape.v_dim), computed) if several_steps else None,
+        v=pltpu.VMEM((shape.heads, shape.buffer_keys, shape.v_dim), computed),
     )
 
 
@@ -115,7 +117,7 @@ def _kernel(shape: PagedShape, given: tuple[bool, ...], has: tuple[bool, ...], i
     head_block, query_block = pl.program_id(0), pl.program_id(1)
     items = WorkItems(shape, arrays.kv_lens, arrays.cu_q_lens, arrays.num_seqs)
     copies = PageCopies(shape, _pages(shape, arrays, scratch), arrays.page_indices, scratch.semaphores)
-    block = BlockOfKeys(shape, arrays, scratch, head_block, interpret)
+    block = BlockOfKeys(shape, arrays, scratch, head_block * shape.heads, interpret)
 
     def fetch(item: Item, keys: Keys, i: Scalar, slot: Scalar) -> None:
         copies.start(item.head_block, item.seq, keys.first + i * shape.block_keys, keys.end, slot)

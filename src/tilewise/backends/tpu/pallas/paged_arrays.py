@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 class PagedArrays(NamedTuple):
     """Operands of the kernel; None where the shape has none.
 
-    q: [Hkv, query_blocks * block_rows, D]. sinks: float32 [Hkv, block_rows, 128]. k_pages, v_pages as in PagedShape.
-    Scales: float32 [Hkv], or [N, P, Hkv]. page_indices: int32 [max_seqs * pages_per_seq].
+    q: [Hkv, query_blocks * block_rows, D]. sinks: float32 [Hkv, block_rows, 128].
+    drafts: [query_blocks * block_rows, max_new padded to registers], 1 where a row sees a new token, else 0.
+    k_pages, v_pages: [N, P, rows, packing, 128] (paged_shape.Stack). Scales: float32 [Hkv], or [N, P, Hkv].
+    page_indices: int32 [max_seqs * pages_per_seq].
     """
 
     kv_lens: Any
@@ -20,6 +22,7 @@ class PagedArrays(NamedTuple):
     head_v_scale: Any
     q: Any
     sinks: Any
+    drafts: Any
     k_pages: Any
     v_pages: Any
     slot_k_scale: Any
@@ -40,5 +43,6 @@ class Scratch(NamedTuple):
     v_scale_buffers: Any
     k_scales: Any  # of the block at hand, along lanes [Hkv, keys]
     v_scales: Any
+    s: Any  # scores of the heads, where a step is all heads of a token [heads, rows, keys]
     k: Any  # the block at hand, unpacked [heads, keys, D], where several steps use it
     v: Any

@@ -20,6 +20,7 @@ class PagedShape:
         stored: dtype of the pages. computed: dtype of both operands of a matrix product (float32 or bfloat16).
         out: dtype of the output.
         combined: K at even and V at odd heads of one array; else two arrays.
+        max_new: columns of a draft mask, padded to whole registers; 0: there is none.
         scale, window, softcap, sinks: the math. k_scale, v_scale: "none", "head" or "slot".
         block_tokens: query tokens a grid step. step_tokens: those whose rows are worked on together.
         block_pieces: pieces of pages whose keys are worked on together. piece: keys copied by one DMA.
@@ -40,6 +41,7 @@ class PagedShape:
     computed: str
     out: str
     combined: bool
+    max_new: int
     scale: float
     window: tuple[int | None, int | None]
     softcap: float | None

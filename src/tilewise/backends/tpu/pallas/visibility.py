@@ -14,17 +14,27 @@ FAR = 2**30  # past every position; sums of two stay in int32
 
 
 class Rows(NamedTuple):
-    """Tokens first .. end - 1 of one sequence, and where they stand: token t is at position t + shift."""
+    """Tokens first .. end - 1 of one sequence, and where they stand: token t is at position t + shift.
+
+    first_new: the position of the sequence's first new token.
+    """
 
     first: Scalar
     end: Scalar
     shift: Scalar
     kv_len: Scalar
+    first_new: Scalar
 
 
 def rows_in(first: Scalar, end: Scalar, q_start: Scalar, q_end: Scalar, kv_len: Scalar) -> Rows:
     """The tokens first .. end - 1 that a sequence owns."""
-    return Rows(jnp.maximum(first, q_start), jnp.minimum(end, q_end), kv_len - q_end, kv_len)
+    shift = kv_len - q_end
+    return Rows(jnp.maximum(first, q_start), jnp.minimum(end, q_end), shift, kv_len, q_start + shift)
+
+
+def one_token(rows: Rows, token: Scalar) -> Rows:
+    """Those of the rows that are of this token."""
+    return rows._replace(first=jnp.maximum(rows.first, token), end=jnp.minimum(rows.end, token + 1))
 
 
 def key_range(rows: Rows, window: Window) -> tuple[Scalar, Scalar]:
@@ -36,8 +46,8 @@ def key_range(rows: Rows, window: Window) -> tuple[Scalar, Scalar]:
     return begin, jnp.where(rows.first < rows.end, end, 0)
 
 
-def all_see(rows: Rows, window: Window, first_key: Scalar, end_key: Scalar) -> Scalar:
-    """Does every row see each of the keys first_key .. end_key - 1?"""
+def all_see(rows: Rows, window: Window, first_key: Scalar, end_key: Scalar, drafts: bool) -> Scalar:
+    """Does every row see each of the keys first_key .. end_key - 1? drafts: a draft mask judges the new tokens."""
     first, last = rows.first + rows.shift, rows.end - 1 + rows.shift
     left, right = window
     sees = end_key <= rows.kv_len
@@ -45,7 +55,7 @@ def all_see(rows: Rows, window: Window, first_key: Scalar, end_key: Scalar) -> S
         sees &= end_key <= first + min(right, FAR) + 1
     if left is not None:
         sees &= first_key >= last - min(left, FAR)
-    return sees
+    return sees & (end_key <= rows.first_new) if drafts else sees
 
 
 def mask(rows: Rows, window: Window, token: Scalar, token_rows: int, first_key: Scalar, end_key: Scalar,
@@ -66,6 +76,22 @@ def mask(rows: Rows, window: Window, token: Scalar, token_rows: int, first_key: 
     if left is not None:
         seen &= key >= spread(position - min(left, FAR), shape[1])
     return seen
+
+
+def drafts_seen(drafts: jax.Array, first_new: Scalar, first_key: Scalar, keys: int) -> jax.Array:
+    """bool [rows, keys]: is the key old, or a new token that the row's draft mask [rows, new] (1: seen) lets it see?
+
+    A product with a shifted unit matrix moves the columns to their keys.
+    """
+    at = first_key - first_new
+
+    def key(shape: tuple[int, ...]) -> jax.Array:
+        return at + lax.broadcasted_iota(jnp.int32, shape, 1)
+
+    places = (drafts.shape[1], keys)
+    unit = jnp.where(key(places) == lax.broadcasted_iota(jnp.int32, places, 0), 1.0, 0.0).astype(drafts.dtype)
+    moved = jnp.dot(drafts, unit, preferred_element_type=jnp.float32)
+    return (key(moved.shape) < 0) | (moved > 0.5)
 
 
 def spread(x: jax.Array, columns: int) -> jax.Array:
