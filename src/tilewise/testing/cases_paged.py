@@ -92,6 +92,11 @@ FEATURES = [
 ] + [
     paged("paged/window, long", "pages left of the window are never read", "R007", tags="smoke", window=(99, 0),
           q_lens=(1, 4), kv_lens=(2000, 700), page_size=16),
+    paged("paged/window, long prefill", "many queries: neither pages nor ids left of the window are read", "R007",
+          tags="smoke", window=(20, 0), q_lens=(40, 90), kv_lens=(300, 650), page_size=4),
+    paged("paged/window, long prefill, slot scales", "nor scales of slots left of the window", "R007", tags="smoke",
+          window=(20, 0), q_lens=(40, 90), kv_lens=(300, 650), page_size=3, dtype="bfloat16", page_dtype="int8",
+          k_scale="slot", v_scale="slot"),
     paged("paged/window wider than the context", "the same as none", "R031", window=(10**6, 0), **MIXED),
     paged("paged/window, both sides", "not causal, a centred window", causal=False, window=(4, 2), **MIXED),
     paged("paged/softcap", "with a soft cap", "R066", tags="smoke every", softcap=1.5, **MIXED),

@@ -9,6 +9,7 @@
 //   static constexpr bool scaled;                                  // K, V = stored * scale, one scale a key
 //   void rows(int64_t first, int64_t count, const T** keys, const T** values) const;
 //   void scales(int64_t first, int64_t count, real* key_scale, real* value_scale) const;          // if scaled
+// It is asked only for keys between the first and the last that some row sees by arithmetic (QueryRow::begin, end).
 //
 // Each block of keys is packed once and met by every row: give attend all rows (heads of the group x positions) that fit a
 // cache, a few hundred. A row's bits do not depend on the other rows: blocks of keys begin at multiples of kKeyBlock.
@@ -105,9 +106,10 @@ template <class U, class Source, bool few> class ForwardBlock {
     }
   }
 
-  // Keys [first, first + count), count <= kKeyBlock, first a multiple of kKeyBlock.
-  void meet(int64_t first, int count) {
+  // Keys [first, first + count), count <= kKeyBlock, first a multiple of kKeyBlock. No row sees the first `skip` of them.
+  void meet(int64_t first, int skip, int count) {
     first_ = first;
+    skip_ = skip;
     count_ = count;
     ready_ = false;
     visible_.open(how_.facts, first, count);
@@ -148,8 +150,15 @@ template <class U, class Source, bool few> class ForwardBlock {
 
   void open_keys() {
     ready_ = true;
-    source_.rows(first_, count_, keys_, values_);
-    if constexpr (Source::scaled) source_.scales(first_, count_, key_scale_, value_scale_);
+    // Keys that no row sees are not asked for: their pages may be gone. The first seen one stands in for them.
+    source_.rows(first_ + skip_, count_ - skip_, keys_ + skip_, values_ + skip_);
+    std::fill(keys_, keys_ + skip_, keys_[skip_]);
+    std::fill(values_, values_ + skip_, values_[skip_]);
+    if constexpr (Source::scaled) {
+      source_.scales(first_ + skip_, count_ - skip_, key_scale_ + skip_, value_scale_ + skip_);
+      std::fill(key_scale_, key_scale_ + skip_, key_scale_[skip_]);
+      std::fill(value_scale_, value_scale_ + skip_, value_scale_[skip_]);
+    }
     if constexpr (!few) {
       pack_transposed<U>(keys_, count_, how_.qk_dim, k_);
       finite_ = pack_rows<U>(values_, count_, how_.v_dim, v_);
@@ -310,7 +319,7 @@ template <class U, class Source, bool few> class ForwardBlock {
   const T **keys_, **values_, **compact_values_;
   word *k_ = nullptr, *v_ = nullptr;
   int64_t first_ = 0, r0_ = 0;
-  int count_ = 0, groups_ = 0;
+  int skip_ = 0, count_ = 0, groups_ = 0;
   bool ready_ = false, finite_ = true;
   const void* bias_row_ = nullptr;
   int64_t bias_first_ = -1;
@@ -331,7 +340,8 @@ void attend(const Scoring<U>& scoring, const Source& source, QueryState<U>& rows
     }
   ForwardBlock<U, Source, few> block(scoring, source, rows, workspace);
   for (int64_t first = begin / kKeyBlock * kKeyBlock; first < end; first += kKeyBlock)
-    block.meet(first, static_cast<int>(std::min<int64_t>(kKeyBlock, end - first)));
+    block.meet(first, static_cast<int>(std::max<int64_t>(0, begin - first)),
+               static_cast<int>(std::min<int64_t>(kKeyBlock, end - first)));
 }
 
 }  // namespace tilewise
