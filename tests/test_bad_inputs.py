@@ -129,6 +129,10 @@ TABLE: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("backward", {"dout": rows(B, T, H, E + 1)}, ("dout", "[2, 4, 4, 5]", "[2, 4, 4, 6]")),
     ("backward", {"lse": rows(B, T, H + 1)}, ("lse",)),
     ("backward", {"dlse": rows(B, H)}, ("dlse", "[2, 4]")),
+    ("backward", {"out": None}, ("out", "None")),
+    ("backward", {"lse": None}, ("lse", "None")),
+    ("backward", {"dout": None}, ("dout", "None")),
+    ("backward", {"kv_lens": ints(99, 3)}, ("kv_lens[0]", "99")),
     ("merge", {"states": [(rows(B, T, H, E), rows(B, T, H + 3))]}, ("lse", "[2, 4, 7]")),
     ("merge", {"states": [(rows(T, E), rows(T))]}, ("[4, 5]",)),
     ("merge", {"states": [(rows(B, T, H, E), rows(B, H, T)), (rows(B, T, H, E + 1), rows(B, H, T))]}, ("state 1",)),
@@ -143,7 +147,7 @@ TABLE: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("attention", {"k": rows(B, S, HKV, D, dtype=ml_dtypes.float8_e4m3fn),
                    "v": rows(B, S, HKV, E, dtype=ml_dtypes.float8_e4m3fn)}, ("float8_e4m3fn", "pages")),
     ("attention", {"mask": rows(B, 1, T, S)}, ("mask", "float32", "bias")),
-    ("attention", {"mask": np.ones((B, 1, T, S), I32)}, ("mask", "int32")),
+    ("attention", {"mask": np.ones((B, 1, T, S), I32)}, ("mask", "int32", "mask != 0")),
     ("attention", {"bias": np.ones((B, 1, T, S), bool)}, ("bias", "bool", "mask")),
     ("attention", {"bias": np.ones((B, 1, T, S), I32)}, ("bias", "int32")),
     ("attention", {"sinks": ints(1, 2, 3, 4)}, ("sinks", "int32")),
@@ -162,11 +166,22 @@ TABLE: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("backward", {"out": rows(B, T, H, E, dtype=np.float16)}, ("out", "float16")),
     ("backward", {"lse": rows(B, H, T, dtype=np.float64)}, ("lse", "float64")),
     ("merge", {"states": [(rows(B, T, H, E), rows(B, H, T, dtype=np.float16))]}, ("lse", "float16")),
+    ("merge", {"states": [(rows(B, T, H, E), rows(B, H, T, dtype=np.float64))]}, ("lse", "float32", "float64")),
+    ("merge", {"states": [(rows(B, T, H, E, dtype=np.float64), rows(B, H, T))]}, ("lse", "float64")),
     # options
     ("attention", {"scale": float("nan")}, ("scale", "nan")),
     ("attention", {"scale": float("inf")}, ("scale", "inf")),
     ("attention", {"scale": "1"}, ("scale", "str")),
     ("attention", {"scale": True}, ("scale", "bool")),
+    ("attention", {"scale": 1e-46}, ("scale", "1e-46")),
+    ("attention", {"scale": 1e39}, ("scale", "1e+39")),
+    ("attention", {"softcap": 1e-46}, ("softcap", "1e-46")),
+    ("attention", {"softcap": True}, ("softcap", "bool")),
+    ("attention", {"window": (1.0, 0)}, ("left", "1.0")),
+    ("attention", {"backend": ["cpu"]}, ("backend", "['cpu']")),
+    ("merge", {"layout": "bhsd"}, ("layout", "'bhsd'")),
+    ("paged", {"k_scale": 0.0}, ("k_scale", "positive", "0.0")),
+    ("append", {"v_scale": -1.0}, ("v_scale", "positive", "-1.0")),
     ("attention", {"softcap": 0.0}, ("softcap", "0.0")),
     ("attention", {"softcap": -30.0}, ("softcap", "-30.0")),
     ("attention", {"softcap": float("inf")}, ("softcap", "inf")),
@@ -294,6 +309,11 @@ def test_jax_takes_numpy_as_its_own_functions_do() -> None:
     assert type(out) is type(numpy.zeros(1))
 
 
+def test_masked_arrays() -> None:
+    with pytest.raises(tw.InvalidInput, match="q is a masked array"):
+        tw.attention(**{**dense(), "q": np.ma.masked_array(dense()["q"])})
+
+
 def test_read_only_pages() -> None:
     arguments = append()
     arguments["kv_pages"].flags.writeable = False
@@ -308,3 +328,12 @@ def test_check_values_takes_any_framework() -> None:
     with pytest.raises(tw.InvalidInput, match=r"q_starts must not fall"):
         tw.check_values(q_len=6, q_starts=require("jax").numpy.array([0, 4, 3]))
     tw.check_values(q_len=6, kv_len=6, q_lens=np.array([0, 6]), kv_starts=np.array([0, 3]))
+
+
+@pytest.mark.parametrize("wrong", [
+    {"q_starts": []}, {"kv_lens": 3}, {"kv_lens": [[1]]}, {"kv_lens": [1.5]}, {"page_indices": [[0]]},
+    {"page_indices": [0], "kv_lens": [1], "cu_q_lens": [0, 1]},
+])  # fmt: skip
+def test_check_values_refuses_in_words(wrong: dict[str, Any]) -> None:
+    with pytest.raises(tw.InvalidInput, match=next(iter(wrong))):
+        tw.check_values(**wrong)

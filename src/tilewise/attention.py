@@ -67,8 +67,9 @@ def attention(
         Unsupported: `backend` allows no backend that takes the call.
     """
     adapter = detect(q)
-    operands = Operands(q, k, v, bias, mask, sinks, q_segment_ids, kv_segment_ids, q_lens, kv_lens)
-    operands = adapter.convert(operands)
+    operands = adapter.convert(
+        Operands(q, k, v, bias, mask, sinks, q_segment_ids, kv_segment_ids, q_lens, kv_lens)
+    )  # fmt: skip
     plan = _plan(adapter, operands, causal, window, scale, softcap, layout, backend)
     out, lse = adapter.run(plan, operands, return_lse)
     return (out, lse) if return_lse else out
@@ -112,7 +113,9 @@ def attention_backward(
         InvalidInput, Unsupported: as attention(); also if out, lse, dout or dlse do not fit.
     """
     adapter = detect(q)
-    operands = Operands(q, k, v, bias, mask, sinks, q_segment_ids, kv_segment_ids, q_lens, kv_lens)
+    operands = adapter.convert(
+        Operands(q, k, v, bias, mask, sinks, q_segment_ids, kv_segment_ids, q_lens, kv_lens)
+    )  # fmt: skip
     plan = _plan(adapter, operands, causal, window, scale, softcap, layout, backend, needs_grad=True)
     validate.backward_arrays("attention_backward", plan.problem, infos(adapter, {
         "out": out, "lse": lse, "dout": dout, "dlse": dlse}))  # fmt: skip
@@ -121,7 +124,7 @@ def attention_backward(
 
 def _plan(adapter: Any, operands: Operands, causal: Any, window: Any, scale: Any, softcap: Any, layout: Any,
           backend: Any, needs_grad: bool = False) -> Plan:  # fmt: skip
-    key = plan_key(adapter, operands, (causal, window, scale, softcap, layout, backend, needs_grad))
+    key = plan_key(adapter, operands, (causal, scale, softcap, layout, backend, needs_grad), window)
     plan = known_plan(key)
     if plan is not None:
         return plan
@@ -133,11 +136,15 @@ def _plan(adapter: Any, operands: Operands, causal: Any, window: Any, scale: Any
     return remember(key, make_plan(spec, problem, backend))
 
 
-def plan_key(adapter: Any, arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    """What calls that plan alike have in common; None if an argument is no array (planning says so in words)."""
+def plan_key(adapter: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], window: Any = None) -> Any:
+    """What calls that plan alike have in common; None if an argument is no array (planning says so in words).
+
+    The types of the options too: True == 1 == 1.0, but not all of them are an option's value.
+    """
     try:
-        return adapter.name, options, adapter.signature(arrays)
-    except (TypeError, AttributeError):
+        kinds = (*map(type, options), *map(type, () if window is None else window))
+        return adapter.name, options, window, kinds, adapter.signature(arrays)
+    except (TypeError, AttributeError, RuntimeError):
         return None
 
 

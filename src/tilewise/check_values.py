@@ -5,7 +5,7 @@ NumPy and torch-CPU calls always run these checks; elsewhere they cost a copy to
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ def check_values(
     num_pages: int | None = None,
     page_size: int | None = None,
     max_tokens: int | None = None,
+    left: int | None = None,
 ) -> None:
     """Judge the values of the integer arrays of a call. Pass what the call has; arrays of any framework.
 
@@ -38,29 +39,51 @@ def check_values(
         q_segment_ids, kv_segment_ids: int [B, T] and [B, S]; they must fit int32.
         page_indices, cu_q_lens, num_seqs: int [max_seqs, pages_per_seq], [max_seqs + 1] and [1] of a paged call.
         num_pages, page_size, max_tokens: sizes of a paged call.
+        left: the left side of a paged call's window. Pages that no query of the step sees are not judged: they are
+            never read, and their entries may hold anything.
 
     Raises:
         InvalidInput: with the first wrong value and where it stands.
     """
     if page_indices is not None:
-        _paged(_ints(kv_lens), _ints(page_indices), _ints(cu_q_lens), num_seqs, num_pages, page_size, max_tokens)
+        if kv_lens is None or cu_q_lens is None:
+            raise InvalidInput("check_values: page_indices go with kv_lens and cu_q_lens.")
+        batch = _Batch(
+            _ints("kv_lens", kv_lens), _ints("page_indices", page_indices, 2), _ints("cu_q_lens", cu_q_lens),
+            None if num_seqs is None else _ints("num_seqs", num_seqs, None),
+        )  # fmt: skip
+        _paged(batch, num_pages, page_size, max_tokens, left)
         return
     for name, lens, size in (("q_lens", q_lens, q_len), ("kv_lens", kv_lens, kv_len)):
         if lens is not None:
-            _in_range(name, _ints(lens), 0, size)
+            _in_range(name, _ints(name, lens), 0, size)
     for name, starts, size in (("q_starts", q_starts, q_len), ("kv_starts", kv_starts, kv_len)):
         if starts is not None:
-            _starts(name, _ints(starts), size, "tokens")
+            _starts(name, _ints(name, starts), size, "tokens")
     for name, ids in (("q_segment_ids", q_segment_ids), ("kv_segment_ids", kv_segment_ids)):
         if ids is not None:
-            _in_range(f"{name}.flat", _ints(ids).reshape(-1), -(2**31), 2**31 - 1)
+            _in_range(f"{name}.flat", _ints(name, ids, None).reshape(-1), -(2**31), 2**31 - 1)
 
 
-def _ints(array: Any) -> np.ndarray:
-    """Host copy as int64, whatever the framework."""
+class _Batch(NamedTuple):
+    """The integers of a paged call."""
+
+    kv_lens: np.ndarray
+    page_indices: np.ndarray
+    cu_q_lens: np.ndarray
+    num_seqs: np.ndarray | None
+
+
+def _ints(name: str, array: Any, axes: int | None = 1) -> np.ndarray:
+    """Host copy as int64, whatever the framework. axes: how many it must have; None: any."""
     if hasattr(array, "detach"):
         array = array.detach().cpu()
-    return np.asarray(array).astype(np.int64)
+    found = np.asarray(array)
+    if axes is not None and found.ndim != axes:
+        raise InvalidInput(f"{name} must have {axes} axes, but has {found.ndim}.")
+    if found.size and found.dtype.kind not in "iu":
+        raise InvalidInput(f"{name} must hold integers, but is of dtype {found.dtype}.")
+    return found.astype(np.int64)
 
 
 def _in_range(name: str, values: np.ndarray, low: int, high: int | None) -> None:
@@ -74,6 +97,8 @@ def _in_range(name: str, values: np.ndarray, low: int, high: int | None) -> None
 
 
 def _starts(name: str, starts: np.ndarray, size: int | None, words: str) -> None:
+    if not starts.size:
+        raise InvalidInput(f"{name} must have n + 1 entries, but is empty.")
     falls = np.diff(starts) < 0
     if falls.any():
         at = int(np.argmax(falls))
@@ -86,16 +111,11 @@ def _starts(name: str, starts: np.ndarray, size: int | None, words: str) -> None
 
 
 def _paged(
-    kv_lens: np.ndarray,
-    page_indices: np.ndarray,
-    cu_q_lens: np.ndarray,
-    num_seqs: Any,
-    num_pages: int | None,
-    page_size: int | None,
-    max_tokens: int | None,
+    batch: _Batch, num_pages: int | None, page_size: int | None, max_tokens: int | None, left: int | None
 ) -> None:
+    kv_lens, page_indices, cu_q_lens, num_seqs = batch
     max_seqs, pages_per_seq = page_indices.shape
-    count = max_seqs if num_seqs is None else int(_ints(num_seqs).reshape(-1)[0])
+    count = max_seqs if num_seqs is None else int(num_seqs.reshape(-1)[0])
     if not 0 <= count <= max_seqs:
         raise InvalidInput(f"num_seqs must be in [0, {max_seqs}] (the rows of page_indices), but is {count}.")
     _starts("cu_q_lens", cu_q_lens[: count + 1], max_tokens, "rows of q")
@@ -104,9 +124,15 @@ def _paged(
         _in_range("kv_lens", kv_lens, 0, None)
         return
     _in_range("kv_lens", kv_lens, 0, pages_per_seq * page_size)
-    used = np.arange(pages_per_seq)[None, :] < -(-kv_lens[:, None] // page_size)
-    wrong = used & ((page_indices[:count] < 0) | (page_indices[:count] >= (num_pages or 0)))
-    if num_pages is not None and wrong.any():
+    if num_pages is None:
+        return
+    q_lens = np.diff(cu_q_lens[: count + 1])
+    first = np.zeros_like(kv_lens) if left is None else np.maximum(kv_lens - q_lens - left, 0)
+    end = np.where(q_lens > 0, kv_lens, 0)
+    page = np.arange(pages_per_seq)[None, :]
+    seen = (page >= first[:, None] // page_size) & (page < -(-end[:, None] // page_size))
+    wrong = seen & ((page_indices[:count] < 0) | (page_indices[:count] >= num_pages))
+    if wrong.any():
         sequence, column = (int(i[0]) for i in np.nonzero(wrong))
         raise InvalidInput(
             f"page_indices[{sequence}, {column}] must be in [0, {num_pages}), but is "

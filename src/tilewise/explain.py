@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
-from tilewise.attention import infos
+from tilewise.attention import attention, infos
 from tilewise.choose import backend_list
 from tilewise.choose.plan import Answer, answers
+from tilewise.errors import InvalidInput
 from tilewise.frameworks.detect import detect
-from tilewise.ragged_paged_attention import split_pages
+from tilewise.packed import attention_packed
+from tilewise.ragged_paged_attention import paged_operands, ragged_paged_attention
 from tilewise.spec import validate
 from tilewise.spec.attention_spec import AttentionSpec
-from tilewise.spec.problem import Operands, PagedOperands, PagedProblem, Problem
+from tilewise.spec.problem import Operands, PagedProblem, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +43,46 @@ class Explanation:
 def explain(q: Any, k: Any, v: Any, **options: Any) -> Explanation:
     """Who would run attention(q, k, v, **options), with which tiles, and why not the others. Runs nothing.
 
-    With q_starts and kv_starts among the options: attention_packed(...).
+    Args:
+        q, k, v, options: those of attention(); with q_starts and kv_starts, those of attention_packed().
+
+    Returns:
+        The spec and the sizes of the call, and each backend's answer. print() shows it.
 
     Raises:
         InvalidInput: the call has no meaning.
     """
-    options.pop("return_lse", None)
-    options.pop("backend", None)
+    packed = options.get("q_starts") is not None or options.get("kv_starts") is not None
+    given = _arguments(attention_packed if packed else attention, q, k, v, **options)
     adapter = detect(q)
-    arrays = {name: options.pop(name) for name in Operands._fields if name in options}
-    operands = Operands(q, k, v, **arrays)
-    needs_grad = adapter.needs_grad(q, k, v, operands.bias, operands.sinks)
-    given = infos(adapter, operands._asdict())
-    chosen = {"causal": False, "window": None, "scale": None, "softcap": None, **options}
-    if operands.q_starts is not None:
-        judged = validate.attention_packed(given, framework=adapter.name, needs_grad=needs_grad, **chosen)
-    else:
-        chosen.setdefault("layout", "bthd")
-        judged = validate.attention(given, framework=adapter.name, needs_grad=needs_grad, **chosen)
+    operands = adapter.convert(Operands(**{name: given.pop(name) for name in Operands._fields if name in given}))
+    judge = validate.attention_packed if packed else validate.attention
+    needs_grad = adapter.needs_grad(operands.q, operands.k, operands.v, operands.bias, operands.sinks)
+    judged = judge(infos(adapter, operands._asdict()), framework=adapter.name, needs_grad=needs_grad, **given)
     return Explanation(*judged, tuple(answers(*judged)))
 
 
 def explain_paged(q: Any, kv_pages: Any, kv_lens: Any, page_indices: Any, cu_q_lens: Any, num_seqs: Any = None,
                   **options: Any) -> Explanation:  # fmt: skip
-    """Who would run ragged_paged_attention(q, kv_pages, ...), and why not the others. Runs nothing."""
-    options.pop("return_lse", None)
-    options.pop("backend", None)
+    """Who would run ragged_paged_attention(q, kv_pages, ..., **options), and why not the others. Runs nothing.
+
+    Args, Returns, Raises: as explain(), for the arguments of ragged_paged_attention().
+    """
+    given = _arguments(ragged_paged_attention, q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, **options)
     adapter = detect(q)
-    arrays = {name: options.pop(name) for name in PagedOperands._fields if name in options}
-    operands = PagedOperands(q, *split_pages(kv_pages), kv_lens, page_indices, cu_q_lens, num_seqs, **arrays)
-    chosen = {"causal": True, "window": None, "scale": None, "softcap": None, "batch_invariant": False, **options}
-    given = infos(adapter, operands._asdict())
-    judged = validate.ragged_paged_attention(given, framework=adapter.name, **chosen)
+    operands = paged_operands(adapter, q, given)
+    judged = validate.ragged_paged_attention(infos(adapter, operands._asdict()), framework=adapter.name, **given)
     return Explanation(*judged, tuple(answers(*judged)))
+
+
+def _arguments(call: Any, *args: Any, **options: Any) -> dict[str, Any]:
+    """The arguments of a public call by name, defaults filled in; without what only running it needs."""
+    try:
+        bound = signature(call).bind(*args, **options)
+    except TypeError as error:
+        raise InvalidInput(f"explain: {call.__name__}() {error}.") from None
+    bound.apply_defaults()
+    return {name: x for name, x in bound.arguments.items() if name not in ("return_lse", "backend")}
 
 
 def backends() -> dict[str, str | None]:

@@ -12,15 +12,17 @@ Array = Any
 
 
 @entry
-def merge(states: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+def merge(states: Sequence[tuple[Array, Array]], *, layout: str = "bthd") -> tuple[Array, Array]:
     """Merge (out, lse) states of disjoint sets of keys into the state of their union.
 
     Commutative and associative; a state with lse -inf is the identity, whatever its out holds. Differentiable.
     A sink must be in one of the states only. Source: FlashInfer, "recursive attention" (Ye et al. 2025).
 
     Args:
-        states: one or more (out, lse): out [B, T, H, E] with lse [B, H, T] (layout "bthd"), or
-            out [tokens, H, E] with lse [H, tokens] (packed and paged).
+        states: one or more (out, lse), as attention() gives them: out [B, T, H, E] (layout "bhtd": [B, H, T, E]) with
+            lse [B, H, T]; or as the packed and paged calls do: out [tokens, H, E] with lse [H, tokens].
+            lse is float32 (float64 where out is float64).
+        layout: of a dense out, "bthd" or "bhtd".
 
     Returns:
         (out, lse) of the same shapes and dtypes.
@@ -35,15 +37,27 @@ def merge(states: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     seen = [(adapter.info(f"out of state {i}", out), adapter.info(f"lse of state {i}", lse))
             for i, (out, lse) in enumerate(states)]  # fmt: skip
     out, lse = seen[0]
+    if layout not in ("bthd", "bhtd"):
+        raise InvalidInput(f'merge: layout must be "bthd" or "bhtd", but is {layout!r}.')
     if len(out.shape) not in (3, 4):
         raise InvalidInput(f"merge: out must be [B, T, H, E] or [tokens, H, E], but is {out}.")
-    *batch, rows, heads, _ = out.shape
+    turned = layout == "bhtd" and len(out.shape) == 4
+    *batch, rows, heads, _ = (out.shape[0], out.shape[2], out.shape[1], out.shape[3]) if turned else out.shape
     if lse.shape != (*batch, heads, rows):
-        raise InvalidInput(f"merge: the lse of out {out} must be {[*batch, heads, rows]}, but is {lse}.")
-    if lse.dtype not in ("float32", "float64"):
-        raise InvalidInput(f"merge: lse must be float32 or float64, but is {lse}.")
+        raise InvalidInput(f"merge: the lse of out {out} (layout {layout!r}) must be {[*batch, heads, rows]}, but is "
+                           f"{lse}.")  # fmt: skip
+    real = "float64" if out.dtype == "float64" else "float32"
+    if lse.dtype != real:
+        raise InvalidInput(f"merge: the lse of out {out} must be of dtype {real}, but is {lse}.")
     for i, (other_out, other_lse) in enumerate(seen):
         if other_out != out or other_lse != lse:
             raise InvalidInput(f"merge: all states must be alike, but state 0 is ({out}; {lse}) and state {i} is "
                                f"({other_out}; {other_lse}).")  # fmt: skip
-    return adapter.run_merge(states)
+    if not turned:
+        return adapter.run_merge(states)
+
+    def turn(x: Array) -> Array:
+        return adapter.namespace.transpose(x, (0, 2, 1, 3))
+
+    out, lse = adapter.run_merge([(turn(out), lse) for out, lse in states])
+    return turn(out), lse

@@ -72,9 +72,21 @@ def attention_packed_backward(
     sinks: Array | None = None,
     backend: str | None = None,
 ) -> Gradients:
-    """Gradients of sum(out * dout) + sum(lse * dlse) of attention_packed(). See attention_backward()."""
+    """Gradients of sum(out * dout) + sum(lse * dlse) of attention_packed(), for NumPy users and framework authors.
+
+    Args:
+        out [tokens, H, E], lse [H, tokens]: what attention_packed(..., return_lse=True) gave for the same arguments.
+        dout: like out. dlse: like lse, or None.
+        others: as in attention_packed().
+
+    Returns:
+        Gradients(q, k, v, None, sinks), each in the shape and dtype of its input.
+
+    Raises:
+        InvalidInput, Unsupported: as attention_packed(); also if out, lse, dout or dlse do not fit.
+    """
     adapter = detect(q)
-    operands = Operands(q, k, v, sinks=sinks, q_starts=q_starts, kv_starts=kv_starts)
+    operands = adapter.convert(Operands(q, k, v, sinks=sinks, q_starts=q_starts, kv_starts=kv_starts))
     plan = _plan(adapter, operands, causal, window, scale, softcap, backend, needs_grad=True)
     arrays = {"out": out, "lse": lse, "dout": dout, "dlse": dlse}
     validate.backward_arrays("attention_packed_backward", plan.problem, infos(adapter, arrays))
@@ -83,7 +95,7 @@ def attention_packed_backward(
 
 def _plan(adapter: Any, operands: Operands, causal: Any, window: Any, scale: Any, softcap: Any, backend: Any,
           needs_grad: bool = False) -> Plan:  # fmt: skip
-    key = plan_key(adapter, operands, ("packed", causal, window, scale, softcap, backend, needs_grad))
+    key = plan_key(adapter, operands, ("packed", causal, scale, softcap, backend, needs_grad), window)
     plan = known_plan(key)
     if plan is not None:
         return plan

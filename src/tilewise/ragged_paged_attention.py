@@ -48,10 +48,11 @@ def ragged_paged_attention(
         kv_pages: [num_pages, page_size, 2 * Hkv, D] with K at even and V at odd heads, or a pair
             (k_pages [num_pages, page_size, Hkv, D], v_pages [num_pages, page_size, Hkv, E]); float32, bfloat16,
             float16, float64, int8, float8_e4m3fn or float8_e5m2.
-        kv_lens: int32 [max_seqs]; keys of each sequence, the step's new tokens included.
-        page_indices: int32 [max_seqs, pages_per_seq]; entries past a sequence's last page are never read.
-        cu_q_lens: int32 [max_seqs + 1], not falling. num_seqs: int32 [1], the sequences that are real; None: all.
-        k_scale, v_scale: K = stored * k_scale; a number or array: scalar, [Hkv] or [num_pages, page_size, Hkv].
+        kv_lens: int32 or int64 [max_seqs]; keys of each sequence, the step's new tokens included.
+        page_indices: int [max_seqs, pages_per_seq]; entries of pages that no query of the step sees are never read.
+        cu_q_lens: int [max_seqs + 1], not falling. num_seqs: int [1] or (), the sequences that are real; None: all.
+        k_scale, v_scale: K = stored * k_scale, positive; a number or a float array: scalar, [Hkv] or
+            [num_pages, page_size, Hkv].
         draft_mask: bool [max_tokens, max_new]: query r sees its sequence's new token c iff draft_mask[r, c]
             (speculative decoding); in place of causality among new tokens. Windows and lengths still hold.
         batch_invariant: a row's bits do not depend on what else is in the batch.
@@ -59,26 +60,22 @@ def ragged_paged_attention(
 
     Returns:
         out: [max_tokens, H, E] in q's dtype; rows past cu_q_lens[num_seqs] are 0. With return_lse,
-        (out, lse [H, max_tokens]), natural log, float32, -inf where nothing is visible.
+        (out, lse [H, max_tokens]), natural log, float32 (float64 for float64), -inf where nothing is visible.
 
     Raises:
         InvalidInput, Unsupported: as attention(). NumPy and torch-CPU calls also judge the values.
     """
     adapter = detect(q)
-    k_pages, v_pages = split_pages(kv_pages)
-    k_scale, v_scale = (_scale_array(adapter, q, scale) for scale in (k_scale, v_scale))
-    operands = adapter.convert(
-        PagedOperands(
-            q, k_pages, v_pages, kv_lens, page_indices, cu_q_lens, num_seqs, sinks, k_scale, v_scale, draft_mask
-        )
-    )
-
+    operands = paged_operands(adapter, q, {
+        "q": q, "kv_pages": kv_pages, "kv_lens": kv_lens, "page_indices": page_indices, "cu_q_lens": cu_q_lens,
+        "num_seqs": num_seqs, "sinks": sinks, "k_scale": k_scale, "v_scale": v_scale, "draft_mask": draft_mask,
+    })  # fmt: skip
     if adapter.needs_grad(*operands):
         raise InvalidInput(
             "ragged_paged_attention: it is for serving and has no gradient, but an input wants one; "
             "detach it (or use attention_packed for training)."
         )
-    key = plan_key(adapter, operands, ("paged", scale, causal, window, softcap, batch_invariant, backend))
+    key = plan_key(adapter, operands, ("paged", scale, causal, softcap, batch_invariant, backend), window)
     plan = known_plan(key)
     if plan is None:
         spec, problem = validate.ragged_paged_attention(
@@ -121,13 +118,11 @@ def append_to_pages(
         InvalidInput, Unsupported: as ragged_paged_attention(); nothing is written then.
     """
     adapter = detect(k)
-    k_pages, v_pages = split_pages(kv_pages)
-    k_scale, v_scale = (_scale_array(adapter, k, scale) for scale in (k_scale, v_scale))
-    operands = adapter.convert(
-        PagedOperands(None, k_pages, v_pages, kv_lens, page_indices, cu_q_lens, num_seqs, None, k_scale, v_scale, None)
-    )
-
-    if adapter.needs_grad(k, v, k_pages, v_pages):
+    operands = paged_operands(adapter, k, {
+        "q": None, "kv_pages": kv_pages, "kv_lens": kv_lens, "page_indices": page_indices, "cu_q_lens": cu_q_lens,
+        "num_seqs": num_seqs, "k_scale": k_scale, "v_scale": v_scale,
+    })  # fmt: skip
+    if adapter.needs_grad(k, v, operands.k_pages, operands.v_pages):
         raise InvalidInput("append_to_pages: it has no gradient, but an input wants one; detach it.")
     key = plan_key(adapter, (k, v, *operands[1:]), ("append", backend))
     plan = known_plan(key)
@@ -137,6 +132,15 @@ def append_to_pages(
         plan = remember(key, make_plan(spec, problem, backend))
     k_pages, v_pages = adapter.run_append(plan, operands, k, v)
     return k_pages if v_pages is None else (k_pages, v_pages)
+
+
+def paged_operands(adapter: Any, like: Array, given: dict[str, Any]) -> PagedOperands:
+    """Takes the arrays out of a call's arguments, as its backend gets them: both page forms, numbers as scales."""
+    k_pages, v_pages = split_pages(given.pop("kv_pages"))
+    arrays = {name: given.pop(name) for name in PagedOperands._fields if name in given}
+    for name in ("k_scale", "v_scale"):
+        arrays[name] = _scale_array(adapter, like, arrays[name])
+    return adapter.convert(PagedOperands(k_pages=k_pages, v_pages=v_pages, **arrays))
 
 
 def split_pages(kv_pages: Any) -> tuple[Array, Array | None]:
@@ -151,7 +155,7 @@ def split_pages(kv_pages: Any) -> tuple[Array, Array | None]:
 def _scale_array(adapter: Any, like: Array, scale: Any) -> Any:
     """A Python number becomes a scalar array on the device of `like`."""
     if isinstance(scale, int | float) and not isinstance(scale, bool):
-        if not math.isfinite(scale):
-            raise InvalidInput(f"k_scale and v_scale must be finite, but one is {scale}.")
+        if not (math.isfinite(scale) and scale > 0):
+            raise InvalidInput(f"k_scale and v_scale must be positive and finite, but one is {scale}.")
         return adapter.scalar(float(scale), like)
     return scale

@@ -64,7 +64,6 @@ def answers(spec: AttentionSpec, problem: AnyProblem) -> list[Answer]:
     return [ask(name, spec, problem) for name in backend_list.MODULES]
 
 
-@lru_cache(maxsize=4096)
 def make_plan(spec: AttentionSpec, problem: AnyProblem, backend: str | None = None) -> Plan:
     """Choose who runs a call.
 
@@ -76,13 +75,15 @@ def make_plan(spec: AttentionSpec, problem: AnyProblem, backend: str | None = No
         InvalidInput: an unknown backend name.
         Unsupported: no allowed backend takes the call; carries every reason.
     """
-    if backend is None or backend == "fused":
-        names = backend_list.FUSED
-    elif backend in backend_list.MODULES:
-        names = (backend,)
-    else:
+    if backend is not None and (not isinstance(backend, str) or backend not in ("fused", *backend_list.MODULES)):
         known = ", ".join(repr(name) for name in ("fused", *backend_list.MODULES))
         raise InvalidInput(f"backend must be None or one of {known}, but is {backend!r}.")
+    return _make_plan(spec, problem, backend)
+
+
+@lru_cache(maxsize=4096)
+def _make_plan(spec: AttentionSpec, problem: AnyProblem, backend: str | None) -> Plan:
+    names = backend_list.FUSED if backend in (None, "fused") else (str(backend),)
     reasons = []
     for name in names:
         answer = ask(name, spec, problem)

@@ -47,6 +47,12 @@ def explain(
     from tilewise.cli import problem, sizes
 
     options: dict[str, Any] = {"window": sizes.window(window), "scale": scale, "softcap": softcap}
+    _only(
+        "paged" if paged else "packed" if packed else "dense",
+        bias=bias, mask=mask, segments=segments, lens=lens, layout=layout != "bthd", grad=grad,
+        page_dtype=page_dtype is not None, kv_scale=kv_scale != "none", draft=draft is not None,
+        batch_invariant=batch_invariant, sequence=bool(sequence),
+    )  # fmt: skip
     where = {"framework": framework, "dtype": dtype, "device": device}
     sequences = [sizes.lengths(text) for text in sequence or []]
     if paged:
@@ -64,6 +70,22 @@ def explain(
         )  # fmt: skip
     typer.echo(str(found))
     _maps(found, sequences, out)
+
+
+OPTIONS = {
+    "dense": ("bias", "mask", "segments", "lens", "layout", "grad"),
+    "packed": ("grad", "sequence"),
+    "paged": ("page_dtype", "kv_scale", "draft", "batch_invariant", "sequence"),
+}
+
+
+def _only(form: str, **given: bool) -> None:
+    """Refuse options that a call of this form does not have."""
+    from tilewise.errors import InvalidInput
+
+    for name, is_given in given.items():
+        if is_given and name not in OPTIONS[form]:
+            raise InvalidInput(f"a {form} call has no --{name.replace('_', '-')}.")
 
 
 def _maps(found: Any, sequences: list[tuple[int, int]], out: Path | None) -> None:

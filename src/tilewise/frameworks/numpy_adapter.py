@@ -102,10 +102,12 @@ class NumpyAdapter:
     def info(self, name: str, x: Any) -> ArrayInfo:
         if not isinstance(x, np.ndarray | np.generic):
             raise InvalidInput(f"{name} must be a NumPy array like the first argument, but is a {type(x).__name__}.")
+        if isinstance(x, np.ma.MaskedArray):
+            raise InvalidInput(f"{name} is a masked array, whose mask means nothing here; pass its data.")
         return ArrayInfo(x.shape, x.dtype.name, "cpu")
 
     def signature(self, arrays: Any) -> Any:
-        return tuple([None if x is None else (x.shape, x.dtype) for x in arrays])
+        return tuple([None if x is None else (type(x), x.shape, x.dtype) for x in arrays])
 
     def needs_grad(self, *arrays: Any) -> bool:
         return False

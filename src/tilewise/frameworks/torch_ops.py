@@ -186,14 +186,15 @@ def _attention_vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[An
 
 def _folded(plan: Plan, operands: Operands, mapped: tuple[bool, ...], n: int, rest: tuple[Any, ...]) -> Any:
     """rest: out, lse, dout, dlse and wanted of a backward call."""
+    batch = plan.problem.batch
     plan, operands = fold.fold(xp, plan, operands, mapped[:COUNT], n)
     if not rest:
         results = torch.ops.tilewise.attention(*operands, to_text(plan))
-        return tuple(fold.split_axes(xp, x, n) for x in results)
+        return tuple(fold.split_axes(xp, x, n, batch) for x in results)
     *rows, wanted = rest
     rows = [None if x is None else fold.merge_axes(xp, x, m, n) for x, m in zip(rows, mapped[COUNT:])]
     results = torch.ops.tilewise.attention_backward(*operands, *rows, to_text(plan), wanted)
-    return [fold.split_axes(xp, x, n) for x in results]
+    return [fold.split_axes(xp, x, n, batch) for x in results]
 
 
 def _backward_vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:

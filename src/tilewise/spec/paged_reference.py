@@ -77,7 +77,7 @@ def quantise(xp: Any, problem: PagedProblem, x: Array, scale: Array | None) -> A
 def _sequence(xp: Any, spec: AttentionSpec, problem: PagedProblem, operands: PagedOperands, i: int, first: int,
               last: int, kv_len: int, rounded: Any) -> tuple[Array, Array]:  # fmt: skip
     pages = -(-kv_len // problem.page_size)
-    ids = xp.cast(operands.page_indices, "int32")[i, :pages]
+    ids = _in_pool(xp, problem, operands.page_indices[i, :pages])
     k, v = _gather(xp, problem, operands, ids)
     q_len = last - first
     mask = None
@@ -92,6 +92,11 @@ def _sequence(xp: Any, spec: AttentionSpec, problem: PagedProblem, operands: Pag
     return out[0], lse[0]
 
 
+def _in_pool(xp: Any, problem: PagedProblem, ids: Array) -> Array:
+    """Page ids that can be read: those of pages that nobody sees may be anything."""
+    return xp.cast(xp.clip(ids, 0, max(problem.num_pages - 1, 0)), "int32")
+
+
 def _all_at_once(
     xp: Any, spec: AttentionSpec, problem: PagedProblem, operands: PagedOperands, rounded: Any
 ) -> tuple[Array, Array]:
@@ -102,7 +107,7 @@ def _all_at_once(
     q_lens = starts[1:] - starts[:-1]
     kv_lens = xp.clip(xp.cast(operands.kv_lens, "int32"), 0, context)
     index = xp.clip(starts[:-1][:, None] + xp.arange(tokens)[None], 0, max(tokens - 1, 0))
-    ids = xp.clip(xp.reshape(xp.cast(operands.page_indices, "int32"), (-1,)), 0, max(problem.num_pages - 1, 0))
+    ids = _in_pool(xp, problem, xp.reshape(operands.page_indices, (-1,)))
     k, v = _gather(xp, problem, operands, ids)
     k = xp.reshape(k, (n, context, problem.kv_heads, problem.qk_dim))
     v = xp.reshape(v, (n, context, problem.kv_heads, problem.v_dim))

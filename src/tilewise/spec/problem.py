@@ -145,6 +145,10 @@ class Operands(NamedTuple):
     q_starts: Any = None
     kv_starts: Any = None
 
+    def integers(self) -> tuple[Any, ...]:
+        """Segment ids, lengths and starts: all from q_segment_ids on."""
+        return self[6:]
+
 
 class PagedOperands(NamedTuple):
     """The arrays of a paged call. v_pages is None when k_pages is the combined array."""
@@ -160,6 +164,10 @@ class PagedOperands(NamedTuple):
     k_scale: Any = None
     v_scale: Any = None
     draft_mask: Any = None
+
+    def integers(self) -> tuple[Any, ...]:
+        """kv_lens, page_indices, cu_q_lens, num_seqs."""
+        return self[3:7]
 
 
 class Gradients(NamedTuple):

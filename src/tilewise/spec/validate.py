@@ -7,6 +7,7 @@ Values (lengths, page ids, starts) are judged by tilewise.check_values.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from numbers import Integral, Real
 
@@ -73,11 +74,16 @@ class _Call:
             raise self.refuse(f"head widths must be at least 1, got D {qk_dim} and E {v_dim}")
 
     def number(self, name: str, value: object) -> float:
+        """A number that the dtype computed in holds as a normal one, or 0."""
         if isinstance(value, bool) or not isinstance(value, Real):
             raise self.refuse(f"{name} must be a Python number, but is {type(value).__name__}")
         number = float(value)
         if not math.isfinite(number):
             raise self.refuse(f"{name} must be finite, but is {number}")
+        wide = "q" in self and self["q"].dtype == "float64"
+        least, most = (2.0**-1022, sys.float_info.max) if wide else (2.0**-126, 2.0**127)
+        if number != 0 and not least <= abs(number) <= most:
+            raise self.refuse(f"{name} must be 0 or of a size in [{least}, {most}], but is {number}")
         return number
 
     def scale(self, value: object, qk_dim: int) -> float:
@@ -155,8 +161,8 @@ def attention(given: Given, *, framework: str, needs_grad: bool, causal: object,
     call.countable(q_len=q_len, kv_len=kv_len, batch=batch)
     call.sinks(q_heads)
     pairs = (batch, q_heads, q_len, kv_len)
-    _pair_operand(call, "bias", pairs, QUERY_DTYPES, "a bool array is a mask: pass it as mask")
-    _pair_operand(call, "mask", pairs, ("bool",), "a float array is additive: pass it as bias")
+    _pair_operand(call, "bias", pairs, QUERY_DTYPES)
+    _pair_operand(call, "mask", pairs, ("bool",))
     if ("q_segment_ids" in call) != ("kv_segment_ids" in call):
         raise call.refuse("q_segment_ids and kv_segment_ids are given together or not at all")
     for name, shape in (("q_segment_ids", (batch, q_len)), ("kv_segment_ids", (batch, kv_len))):
@@ -287,6 +293,11 @@ def backward_arrays(name: str, problem: Problem, given: Given) -> None:
     """Judge out, dout (like the result) and lse, dlse (like its log-sum-exp) of a backward call."""
     call = _Call(name, given, {})
     p = problem
+    for array in ("out", "lse", "dout"):
+        call[array]  # refused if absent
+    for array, info in call.given.items():
+        if info.device != p.device:
+            raise call.refuse(f"all arrays must be on one device, but {array} is on {info.device}, not {p.device}")
     if p.form == "packed":
         out: tuple[int, ...] = (p.q_len, p.q_heads, p.v_dim)
         lse: tuple[int, ...] = (p.q_heads, p.q_len)
@@ -316,11 +327,17 @@ def _layout_hint(layout: object, shapes: list[tuple[int, ...]]) -> str:
     return f' (is the layout "{other}"?)' if shapes[0][1:] != shapes[1][1:] else ""
 
 
-def _pair_operand(call: _Call, name: str, full: tuple[int, ...], dtypes: tuple[str, ...], hint: str) -> None:
+def _pair_operand(call: _Call, name: str, full: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
     if name not in call:
         return
-    if call[name].dtype not in dtypes:
-        raise call.refuse(f"{name} must be of dtype {' or '.join(dtypes)}, but is {call[name].dtype}; {hint}")
+    dtype = call[name].dtype
+    if dtype not in dtypes:
+        hint = ""
+        if name == "bias" and dtype == "bool":
+            hint = "; a bool array is a mask: pass it as mask"
+        elif name == "mask":
+            hint = "; a float array is additive: pass it as bias" if dtype in QUERY_DTYPES else "; pass mask != 0"
+        raise call.refuse(f"{name} must be of dtype {' or '.join(dtypes)}, but is {dtype}{hint}")
     shape = call.rank(name, "B|1 H|1 T|1 S|1")
     if any(size not in (1, whole) for size, whole in zip(shape, full, strict=True)):
         raise call.refuse(f"{name} must broadcast to [B, H, T, S] = {list(full)}, but is {list(shape)}")

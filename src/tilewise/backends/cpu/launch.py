@@ -75,7 +75,8 @@ def backward(access: Access, plan: Plan, operands: Operands, out: Array, lse: Ar
     lse = access.strided(lse)
     dlse = None if dlse is None else access.strided(dlse)
     ready = _ready(access, p, operands)
-    grads = [access.empty(tuple(x.shape), p.dtype) if want else None for x, want in zip(ready[:3], wanted[:3])]
+    wants = ((ready.q, wanted.q), (ready.k, wanted.k), (ready.v, wanted.v))
+    grads = [access.empty(tuple(x.shape), p.dtype) if want else None for x, want in wants]
     dbias = access.empty(tuple(ready.bias.shape), real(p.dtype)) if wanted.bias and ready.bias is not None else None
     dsinks = access.empty((p.q_heads,), real(p.dtype)) if wanted.sinks and ready.sinks is not None else None
     call, addresses = _bind(access, plan, ready, out, lse)
@@ -97,10 +98,11 @@ def paged(access: Access, plan: Plan, operands: PagedOperands) -> tuple[Array, A
     p = plan.problem
     out = access.empty(p.out_shape, p.dtype)
     lse = access.empty(p.lse_shape, p.real)
-    ready = _ready_pages(access, p, operands)
+    left = plan.spec.window[0]
+    ready = _ready_pages(access, p, operands, left)
     call = _paged_call(plan, tuple(layout.paged(access, p, ready, out, lse)))
     rest = [_address(access, x) for x in (ready.sinks, ready.draft_mask, out, lse)]
-    _judge_paged(call.run([access.address(ready.q), *_page_addresses(access, p, ready), *rest]), p, operands)
+    _judge_paged(call.run([access.address(ready.q), *_page_addresses(access, p, ready), *rest]), p, operands, left)
     return out, lse
 
 
@@ -108,11 +110,11 @@ def append(access: Access, plan: Plan, operands: PagedOperands, k: Array, v: Arr
     """Write the new rows into the caller's pages and return them."""
     p = plan.problem
     k, v = access.rows(k), access.rows(v)
-    ready = _ready_pages(access, p, operands)
+    ready = _ready_pages(access, p, operands, left=0)
     call = _append_call(plan, tuple(layout.append(access, p, ready, k, v)))
     addresses = [access.address(k), access.address(v), *_page_addresses(access, p, ready)]
-    _judge_paged(call.run(addresses), p, operands)
-    for mine, theirs in zip(ready[1:3], operands[1:3]):
+    _judge_paged(call.run(addresses), p, operands, left=0)
+    for mine, theirs in ((ready.k_pages, operands.k_pages), (ready.v_pages, operands.v_pages)):
         if theirs is not None and mine is not theirs:
             access.copy_into(theirs, mine)
     return operands.k_pages, operands.v_pages
@@ -123,14 +125,11 @@ def merge(access: Access, states: list[tuple[Array, Array]]) -> tuple[Array, Arr
     outs = [access.rows(out) for out, _ in states]
     lses = [access.strided(lse) for _, lse in states]
     dtype = access.dtype(outs[0])
-    if access.dtype(lses[0]) != real(dtype):  # states of another origin: their lse decides what to compute in
-        lses = [access.dense(lse, real(dtype)) for lse in lses]
     *batch, rows, heads, width = outs[0].shape
     out, lse = access.empty(tuple(outs[0].shape), dtype), access.empty(tuple(lses[0].shape), real(dtype))
-    strides: list[int] = []
-    for x in (*outs, *lses, out, lse):
-        is_out = len(strides) < 3 * len(outs) or x is out
-        strides += layout.tokens(access, x) if is_out else layout.state(access, x)
+    strides = [stride for x in outs for stride in layout.tokens(access, x)]
+    strides += [stride for x in lses for stride in layout.state(access, x)]
+    strides += layout.tokens(access, out) + layout.state(access, lse)
     library.native().merge(
         [batch[0] if batch else 1, rows, heads, width], DTYPES[dtype], [access.address(x) for x in outs],
         [access.address(x) for x in lses], strides, access.address(out), access.address(lse),
@@ -155,28 +154,30 @@ def _append_call(plan: Plan, strides: tuple[int, ...]) -> Any:
 
 def _ready(access: Access, p: Problem, o: Operands) -> Operands:
     """The operands as the kernels read them."""
-    if _has_int64(access, o[6:]):  # judged before they are narrowed: 2^32 + 3 is no 3
+    if _has_int64(access, o.integers()):  # judged before they are narrowed: 2^32 + 3 is no 3
         _check_dense(p, o)
     rows, strided, dense = access.rows, access.strided, access.dense
     return Operands(
-        *map(rows, o[:3]),
-        *(None if x is None else strided(x) for x in o[3:5]),
+        *map(rows, (o.q, o.k, o.v)),
+        *(None if x is None else strided(x) for x in (o.bias, o.mask)),
         None if o.sinks is None else dense(o.sinks, real(p.dtype)),
-        *(None if x is None else dense(x, "int32") for x in o[6:]),
+        *(None if x is None else dense(x, "int32") for x in o.integers()),
     )  # type: ignore[call-arg]
 
 
-def _ready_pages(access: Access, p: PagedProblem, o: PagedOperands) -> PagedOperands:
+def _ready_pages(access: Access, p: PagedProblem, o: PagedOperands, left: int | None) -> PagedOperands:
+    """The operands as the kernels read them. left: of the window, for what is judged."""
+
     def each(ready: Any, x: Array | None, *dtype: str) -> Array | None:
         return None if x is None else ready(x, *dtype)
 
-    if _has_int64(access, o[3:7]):
-        _check_paged(p, o)
+    if _has_int64(access, o.integers()):
+        _check_paged(p, o, left)
     return PagedOperands(
-        *(each(access.rows, x) for x in o[:3]),
-        *(each(access.dense, x, "int32") for x in o[3:7]),
+        *(each(access.rows, x) for x in (o.q, o.k_pages, o.v_pages)),
+        *(each(access.dense, x, "int32") for x in o.integers()),
         each(access.dense, o.sinks, real(p.dtype)),
-        *(each(access.dense, x, "float32") for x in o[8:10]),
+        *(each(access.dense, x, "float32") for x in (o.k_scale, o.v_scale)),
         each(access.rows, o.draft_mask),
     )  # type: ignore[call-arg]
 
@@ -191,7 +192,7 @@ def _page_addresses(access: Access, p: PagedProblem, o: PagedOperands) -> list[i
     """k v k_scale v_scale kv_lens page_indices cu_q_lens num_seqs."""
     k = access.address(o.k_pages)
     v = k + layout.v_offset(access, p, o.k_pages) if o.v_pages is None else access.address(o.v_pages)
-    return [k, v, *(_address(access, x) for x in (o.k_scale, o.v_scale, *o[3:7]))]
+    return [k, v, *(_address(access, x) for x in (o.k_scale, o.v_scale, *o.integers()))]
 
 
 def _address(access: Access, x: Array | None) -> int:
@@ -207,9 +208,9 @@ def _check_dense(p: Problem, o: Operands) -> None:
                  kv_starts=o.kv_starts, q_segment_ids=o.q_segment_ids, kv_segment_ids=o.kv_segment_ids)  # fmt: skip
 
 
-def _check_paged(p: PagedProblem, o: PagedOperands) -> None:
+def _check_paged(p: PagedProblem, o: PagedOperands, left: int | None) -> None:
     check_values(kv_lens=o.kv_lens, page_indices=o.page_indices, cu_q_lens=o.cu_q_lens, num_seqs=o.num_seqs,
-                 num_pages=p.num_pages, page_size=p.page_size, max_tokens=p.max_tokens)  # fmt: skip
+                 num_pages=p.num_pages, page_size=p.page_size, max_tokens=p.max_tokens, left=left)  # fmt: skip
 
 
 def _judge_dense(error: int, p: Problem, o: Operands) -> None:
@@ -218,7 +219,7 @@ def _judge_dense(error: int, p: Problem, o: Operands) -> None:
         raise InvalidInput(f"{VALUE_ERRORS[error]}.")
 
 
-def _judge_paged(error: int, p: PagedProblem, o: PagedOperands) -> None:
+def _judge_paged(error: int, p: PagedProblem, o: PagedOperands, left: int | None) -> None:
     if error:
-        _check_paged(p, o)
+        _check_paged(p, o, left)
         raise InvalidInput(f"{VALUE_ERRORS[error]}.")

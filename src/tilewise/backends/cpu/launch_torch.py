@@ -23,6 +23,8 @@ class TorchAccess:
 
     def rows(self, x: torch.Tensor) -> torch.Tensor:
         x = self.strided(x)
+        if x.data_ptr() % x.element_size():
+            return x.clone(memory_format=torch.contiguous_format)
         return x if x.stride(-1) == 1 or x.shape[-1] < 2 else x.contiguous()
 
     def strided(self, x: torch.Tensor) -> torch.Tensor:

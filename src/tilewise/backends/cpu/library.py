@@ -20,12 +20,14 @@ TEST_LEVELS = ("v4_emulated",)  # built on request (TILEWISE_EMULATED_LEVEL), ne
 VARIABLE = "TILEWISE_CPU_LEVEL"
 
 
+@lru_cache(maxsize=1)
 def built_levels() -> list[str]:
     """Levels that were compiled into this installation, best first."""
     names = ("base",) if not _is_x86() else (*X86_LEVELS, *TEST_LEVELS)
     return [name for name in names if find_spec(f"{__package__}._cpu_{name}") is not None]
 
 
+@lru_cache(maxsize=1)
 def usable_levels() -> list[str]:
     """Built levels that this CPU can run, best first."""
     if not _is_x86():
