@@ -25,6 +25,9 @@ class Backend(Protocol):
     def tile_choices(self, spec: AttentionSpec, problem: Problem | PagedProblem) -> Sequence[Tiles]:
         """Tiles that may run this call; the first is the heuristic choice, all are the search space of tuning."""
 
+    def device_kind(self) -> str:
+        """What tuned tiles are filed under; asked only if there are tiles to choose from."""
+
     def forward(self, plan: Any, operands: Operands) -> tuple[Any, Any]:
         """(out, lse) of a dense or packed call."""
 

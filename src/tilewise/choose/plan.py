@@ -18,10 +18,10 @@ AnyProblem = Problem | PagedProblem
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The only thing passed down: the math, the sizes, who runs it and with which tiles.
+    """The only thing passed down: the math, the sizes, who runs it and with which tiles. All that decides is frozen.
 
-    memo: room for what a backend prepares once for all calls of one signature (memo[0](operands, need_lse), or None);
-    None where calls of this plan may differ.
+    memo: not part of the decision. Room for what a launcher prepares once for all calls of one signature
+    (memo[0](operands, need_lse), or None); None where calls of this plan may differ.
     """
 
     spec: AttentionSpec

@@ -42,9 +42,9 @@ def merge_axes(xp: Any, x: Any, mapped: bool, n: int) -> Any:
     return xp.reshape(x, (n * x.shape[1], *x.shape[2:]))
 
 
-def split_axes(xp: Any, x: Any, n: int, batch: int | None = None) -> Any:
-    """[n * B, ..] -> [n, B, ..]. batch: B, which must be told where n may be 0."""
-    return xp.reshape(x, (n, x.shape[0] // n if batch is None else batch, *x.shape[1:]))
+def split_axes(xp: Any, x: Any, n: int, batch: int) -> Any:
+    """[n * B, ..] -> [n, B, ..]; n may be 0."""
+    return xp.reshape(x, (n, batch, *x.shape[1:]))
 
 
 def _merge(xp: Any, x: Any, mapped: bool, n: int, batch: int, name: str) -> Any:

@@ -70,7 +70,7 @@ def attention_backward(plan: Plan, wanted: Gradients) -> Function:
         rows = tuple(None if x is None else fold.merge_axes(xp, x, m, n) for x, m in zip(rows, mapped[1:]))
         return attention_backward(one, wanted)(folded, *rows)
 
-    return jax.jit(_refuse_derivative(_vmapped(gradients, of_all), NO_SECOND), inline=True)
+    return jax.jit(_refuse_derivative(_vmapped(gradients, of_all, plan.problem.batch), NO_SECOND), inline=True)
 
 
 @lru_cache(maxsize=4096)
@@ -113,17 +113,17 @@ def _forward(plan: Plan) -> Function:
         one, folded = fold.fold(xp, plan, operands, flags, n)
         return _forward(one)(folded)
 
-    return _refuse_derivative(_vmapped(run, of_all), NO_SECOND)
+    return _refuse_derivative(_vmapped(run, of_all, plan.problem.batch), NO_SECOND)
 
 
-def _vmapped(function: Function, of_all: Function = lambda *_: None) -> Function:
-    """The function with a rule for vmap: one call for all where of_all() knows one, else a loop."""
+def _vmapped(function: Function, of_all: Function = lambda *_: None, batch: int = 0) -> Function:
+    """The function with a rule for vmap: one call for all (each of `batch`) where of_all() knows one, else a loop."""
     call = custom_vmap(function)
 
     def rule(n: int, mapped: Any, *args: Any) -> Any:
         results = of_all(n, mapped, *args)
         if results is not None:
-            results = jax.tree.map(lambda x: fold.split_axes(xp, x, n), results)
+            results = jax.tree.map(lambda x: fold.split_axes(xp, x, n, batch), results)
         else:
             leaves, tree = jax.tree.flatten(args)
             flags = jax.tree.leaves(mapped)

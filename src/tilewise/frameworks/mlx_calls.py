@@ -55,7 +55,7 @@ def attention(plan: Plan, names: tuple[str, ...]) -> Function:
         one, operands = fold.fold(xp, plan, operands, flags, n)
         return attention(one, names)(*(x for x in operands if x is not None))
 
-    _map(call, of_all)
+    _map(call, of_all, plan.problem.batch)
     return _refuse(call, f"attention: {NO_FORWARD}")
 
 
@@ -79,7 +79,7 @@ def attention_backward(plan: Plan, names: tuple[str, ...], wanted: Gradients, ha
         one_call = attention_backward(with_gradients(one), names, wanted, has_dlse)
         return one_call(*(x for x in operands if x is not None), *rows)
 
-    _map(call, of_all)
+    _map(call, of_all, plan.problem.batch)
     return _refuse(call, f"attention: {NO_FORWARD}", NO_SECOND)
 
 
@@ -156,8 +156,8 @@ def _flags(names: tuple[str, ...], mapped: tuple[bool, ...]) -> tuple[bool, ...]
     return tuple(by_name.get(name, False) for name in Operands._fields)
 
 
-def _map(call: Any, of_all: Function = lambda *_: None) -> None:
-    """A rule for mx.vmap: one call for all where of_all() knows one, else a call each."""
+def _map(call: Any, of_all: Function = lambda *_: None, batch: int = 0) -> None:
+    """A rule for mx.vmap: one call for all (each of `batch`) where of_all() knows one, else a call each."""
 
     def rule(arrays: Any, axes: Any) -> Any:
         mapped = tuple(axis is not None for axis in axes)
@@ -165,7 +165,7 @@ def _map(call: Any, of_all: Function = lambda *_: None) -> None:
         n = next(x.shape[0] for x, m in zip(arrays, mapped) if m)
         results = of_all(n, mapped, arrays)
         if results is not None:
-            results = tuple(fold.split_axes(xp, x, n) for x in results)
+            results = tuple(fold.split_axes(xp, x, n, batch) for x in results)
         else:
             calls = [call(*(x[i] if m else x for x, m in zip(arrays, mapped))) for i in range(n)]
             results = tuple(mx.stack(list(parts)) for parts in zip(*calls, strict=True))

@@ -32,6 +32,11 @@ def tile_choices(spec: AttentionSpec, problem: Problem | PagedProblem) -> tuple[
     return ()
 
 
+def device_kind() -> str:
+    """Any."""
+    return "any"
+
+
 def forward(plan: Plan, operands: Operands) -> tuple[Any, Any]:
     """(out, lse); memory grows with T x S."""
     _check(plan, operands)
