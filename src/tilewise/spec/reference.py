@@ -27,7 +27,7 @@ class Rows(NamedTuple):
     """What a forward pass knows of each query row."""
 
     p: Array  # [B, K, G, T, S] softmax weights; 0 where not visible
-    visible: Array  # the same shape or broadcastable to it
+    visible: Array  # bool, the same shape: the pair is visible, and its row has weight (a key's or the sink's)
     sees: Array  # [B, K, G, T, 1] does the row see any key?
     owned: Array  # [B, 1, 1, T, 1] does the row belong to a sequence?
     p_sink: Array | None  # [B, K, G, T, 1]
@@ -158,18 +158,27 @@ def _forward(xp: Any, spec: AttentionSpec, problem: Problem, operands: Operands,
     out = xp.where(sees, out, 0.0)
     lse = xp.where(some, finite_m + xp.log(safe_l), -xp.inf)
     p_sink = None if p_sink is None else p_sink / safe_l
-    return out, lse, Rows(p, visible, sees, owned, p_sink, slope, s, sink)
+    return out, lse, Rows(p, visible & some, sees, owned, p_sink, slope, s, sink)
 
 
 def _seen_product(xp: Any, weights: Array, visible: Array, values: Array) -> Array:
-    """weights [.., T, S] @ values [.., S, E] over visible pairs only; a visible non-finite value gives NaN."""
+    """weights [.., T, S] @ values [.., S, E] in IEEE arithmetic, but over visible pairs only."""
     finite = xp.isfinite(values)
     product = xp.matmul(weights, xp.where(finite, values, 0.0))
     if xp.known_true(finite):
         return product
+    # Of each result, how many values that are not finite it sees, and how many of them give +inf less how many -inf.
+    # One that gives NaN (0 * inf, NaN) counts among the former only.
     real = values.dtype
     hits = xp.matmul(xp.cast(visible, real) + xp.zeros_like(weights), xp.cast(~finite, real))
-    return xp.where(hits > 0, xp.nan, product)
+    net = xp.matmul(_sign(xp, xp.where(visible, weights, 0.0)), _sign(xp, xp.where(finite, 0.0, values)))
+    infinite = xp.where(net == hits, xp.inf, xp.where(net == -hits, -xp.inf, xp.nan))
+    return xp.where(hits > 0, product + infinite, product)
+
+
+def _sign(xp: Any, x: Array) -> Array:
+    """1, -1 or 0; 0 for NaN."""
+    return xp.cast(x > 0, x.dtype) - xp.cast(x < 0, x.dtype)
 
 
 def _sum_queries(xp: Any, weights: Array, visible: Array, values: Array) -> Array:
@@ -184,14 +193,8 @@ def _sum_queries(xp: Any, weights: Array, visible: Array, values: Array) -> Arra
 
 
 def _scores(xp: Any, rows: Array, columns: Array) -> Array:
-    """rows [.., T, D] . columns [.., S, D]; NaN where either side holds a non-finite value, and only there."""
-    row_ok, column_ok = xp.isfinite(rows), xp.isfinite(columns)
-    s = xp.matmul(xp.where(row_ok, rows, 0.0), xp.transpose(xp.where(column_ok, columns, 0.0), (0, 1, 2, 4, 3)))
-    if xp.known_true(row_ok) and xp.known_true(column_ok):
-        return s
-    # x - x is 0, or NaN where x is not finite. (A NaN written as a literal is undefined in what XLA makes of exp.)
-    spoiled = xp.transpose(xp.sum(columns - columns, -1), (0, 1, 2, 4, 3))
-    return s + xp.sum(rows - rows, -1) + spoiled
+    """rows [.., T, D] . columns [.., S, D]: each pair has a score of its own, so what others hold cannot enter."""
+    return xp.matmul(rows, xp.transpose(columns, (0, 1, 2, 4, 3)))
 
 
 def _dense_positions(xp: Any, problem: Problem, operands: Operands) -> tuple[Array, Array]:

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from functools import lru_cache
 from importlib.resources import files
 
-from tilewise.testing import cases_meaning, cases_numbers, cases_paged, cases_ragged
+from tilewise.testing import cases_infinity, cases_meaning, cases_numbers, cases_paged, cases_ragged
 from tilewise.testing.case import Case
 
-CASES: tuple[Case, ...] = (*cases_meaning.CASES, *cases_numbers.CASES, *cases_ragged.CASES, *cases_paged.CASES)
+CASES: tuple[Case, ...] = (
+    *cases_meaning.CASES, *cases_numbers.CASES, *cases_infinity.CASES, *cases_ragged.CASES, *cases_paged.CASES,
+)  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}
 
 

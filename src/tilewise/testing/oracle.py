@@ -12,6 +12,7 @@ import numpy as np
 from tilewise.frameworks.numpy_adapter import DTYPES, NumpyNamespace
 from tilewise.spec import merge_reference, paged_reference, reference
 from tilewise.spec.problem import Operands, PagedOperands
+from tilewise.testing import values
 from tilewise.testing.case import AppendCase, Case, DenseCase, MergeCase, PackedCase, PagedCase
 from tilewise.testing.inputs import Inputs, make
 
@@ -46,6 +47,7 @@ class Expected:
     """One result: the value wanted, the plain computation's, its dtype, and where it must be 0 exactly.
 
     size: the largest of the numbers that were added up to it, in steps of size_dtype (None: float32 or float64).
+    any_kind: where a number that is not finite may be NaN or either infinity, whichever is wanted.
     """
 
     want: np.ndarray
@@ -54,6 +56,7 @@ class Expected:
     zero: np.ndarray | None = None
     size: float = 0.0
     size_dtype: str | None = None
+    any_kind: np.ndarray | bool = False
 
 
 @lru_cache(maxsize=16)
@@ -124,9 +127,12 @@ def _dense(case: DenseCase | PackedCase, inputs: Inputs) -> dict[str, Expected]:
     gathered = v_size * dout_size * math.sqrt(case.widths[1] * max(1, int(inputs.sees.sum())))
     sizes |= {"dbias": gathered, "dsinks": gathered}
     steps = dict.fromkeys(("dbias", "dsinks"), case.dtype)
+    lse = wide["lse"].swapaxes(-1, -2) if bthd else wide["lse"]
+    kinds: dict[str, np.ndarray | bool] = {"out": _any_kind(case, lse), "lse": False}
     return {
         name: Expected(want, _in(plain[name], dtypes.get(name, case.dtype)), dtypes.get(name, case.dtype),
-                       zeros.get(name), sizes.get(name, _largest(want)), steps.get(name))
+                       zeros.get(name), sizes.get(name, _largest(want)), steps.get(name),
+                       kinds.get(name, case.values in values.INFINITE))
         for name, want in wide.items()
     }  # fmt: skip
 
@@ -145,9 +151,10 @@ def _paged(case: PagedCase, inputs: Inputs) -> dict[str, Expected]:
     plain = run(PlainNamespace(), _plain_dtype(case.dtype), rounding(case.dtype))
     dead = (wide["lse"] == -np.inf).T
     return {
-        "out": Expected(wide["out"], _in(plain["out"], case.dtype), case.dtype, dead, 4.0),
+        "out": Expected(wide["out"], _in(plain["out"], case.dtype), case.dtype, dead, 4.0,
+                        any_kind=_any_kind(case, wide["lse"].T)),
         "lse": Expected(wide["lse"], plain["lse"], _real(case.dtype), None, _of_lse(wide["lse"])),
-    }
+    }  # fmt: skip
 
 
 def _merge(case: MergeCase, inputs: Inputs) -> dict[str, Expected]:
@@ -162,9 +169,14 @@ def _merge(case: MergeCase, inputs: Inputs) -> dict[str, Expected]:
 
 
 def _neighbour(lse: np.ndarray) -> np.ndarray:
-    """Every lse moved by two units in its last place: it was rounded, and the logits of a backward pass are anew."""
+    """Every lse moved by two units in its last place: it was rounded, and a backward pass computes its logits anew."""
     away = np.where(np.arange(lse.size).reshape(lse.shape) % 2, np.inf, -np.inf).astype(lse.dtype)
     return np.nextafter(np.nextafter(lse, away), away)
+
+
+def _any_kind(case: Case, lse: np.ndarray) -> np.ndarray:
+    """Where an infinite value may come out as NaN: in rows that are not NaN as a whole. lse: as the rows of out lie."""
+    return np.asarray(~np.isnan(lse) & (case.values in values.INFINITE))[..., None]
 
 
 def _largest(x: np.ndarray, where: np.ndarray | None = None) -> float:

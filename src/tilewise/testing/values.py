@@ -106,13 +106,27 @@ def _negative_first(random: Random, x: Tokens) -> None:
     x.k[..., :] = -np.abs(x.k) - 4.0
 
 
-def _nan(array: str, row: int = -1) -> Callable[[Random, Tokens], None]:
-    """A NaN that is visible: it must stay."""
+def _one(value: float, array: str, row: int = -1) -> Callable[[Random, Tokens], None]:
+    """A single NaN or infinity, in the first head's last column of a row."""
 
     def fill(random: Random, x: Tokens) -> None:
-        getattr(x, array)[0, row, 0, -1] = np.nan
+        getattr(x, array)[0, row, 0, -1] = value
 
     return fill
+
+
+def _both_infinities(random: Random, x: Tokens) -> None:
+    """Values of +inf and -inf in one column, and of -inf alone in another."""
+    x.v[0, :2, 0, -1] = np.inf, -np.inf
+    x.v[0, 0, 0, 0] = -np.inf
+
+
+def _far_infinity(random: Random, x: Tokens) -> None:
+    """An infinite value whose weight underflows to 0."""
+    x.q[..., 0] = 100.0
+    x.k[..., 0] = 0.0
+    x.k[0, 0, :, 0] = -1000.0 / x.scale
+    x.v[0, 0, 0, -1] = np.inf
 
 
 def _all_nan(random: Random, x: Tokens) -> None:
@@ -137,13 +151,23 @@ VALUES: dict[str, Callable[[Random, Tokens], None]] = {
     "far apart": _far_apart,
     "rising": _rising,
     "negative": _negative_first,
-    "nan q": _nan("q"),
-    "nan k": _nan("k"),
-    "nan v": _nan("v"),
-    "nan first k": _nan("k", 0),
-    "nan first v": _nan("v", 0),
+    "nan q": _one(np.nan, "q"),
+    "nan k": _one(np.nan, "k"),
+    "nan v": _one(np.nan, "v"),
+    "nan first k": _one(np.nan, "k", 0),
+    "nan first v": _one(np.nan, "v", 0),
     "all nan q": _all_nan,
+    "inf q": _one(np.inf, "q"),
+    "-inf q": _one(-np.inf, "q"),
+    "inf k": _one(np.inf, "k"),
+    "inf first k": _one(np.inf, "k", 0),
+    "-inf first k": _one(-np.inf, "k", 0),
+    "inf v": _one(np.inf, "v"),
+    "inf first v": _one(np.inf, "v", 0),
+    "inf v of both signs": _both_infinities,
+    "inf v without weight": _far_infinity,
 }
+INFINITE = frozenset(name for name in VALUES if "inf" in name)
 
 
 def _lowest(random: Random, shape: tuple[int, ...]) -> np.ndarray:
