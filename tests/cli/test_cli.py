@@ -20,7 +20,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == tilewise.__version__
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["doctor"], ["verify"], ["bench"], ["explain"]])
+COMMANDS = ("demo", "doctor", "verify", "bench", "explain", "emit", "compile")
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*command, "--help"]) == 0
     assert "Usage: tilewise" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The command line: tilewise demo | doctor | verify | bench | explain.
+"""The command line: tilewise demo | doctor | verify | bench | explain | emit | compile.
 
 Exit codes: 0 all is well; 1 a check failed; 2 the command or the call it describes has no meaning; 3 what was asked
 for is not available here; 130 interrupted. An error is one line on stderr.
@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from tilewise.cli import bench, demo, doctor, explain, verify
+from tilewise.cli import bench, demo, doctor, explain, kernel, verify
 
 FAILED, MEANINGLESS, ABSENT, INTERRUPTED = 1, 2, 3, 130
 
@@ -19,6 +19,8 @@ app = typer.Typer(name="tilewise", no_args_is_help=True, add_completion=False, r
                   pretty_exceptions_enable=False, help="Exact attention, tile by tile.")  # fmt: skip
 for command in (demo.demo, doctor.doctor, verify.verify, bench.bench, explain.explain):
     app.command()(command)
+app.command("emit")(kernel.emit)
+app.command("compile")(kernel.compile_)
 
 
 def _version(wanted: bool) -> None:

@@ -55,4 +55,5 @@ def paged_operands(spec: AttentionSpec, problem: PagedProblem, sharding: Any = N
         sinks=array((problem.q_heads,), "float32") if spec.sinks else None,
         k_scale=scale(spec.k_scale),
         v_scale=scale(spec.v_scale),
+        draft_mask=array((problem.max_tokens, problem.max_new), "bool") if spec.draft_mask else None,
     )
