@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -89,6 +90,39 @@ def test_copied_pages_hold_the_prefix_in_every_pool() -> None:
     assert batch.apply_copies(pools)["layers"][0] is pools["layers"][0]
     for pool in (*pools["layers"], pools["scales"]):
         assert np.all(pool[1, 0] == 7.0)
+
+
+class Pools(NamedTuple):
+    k: Any
+    v: Any
+
+
+def test_named_tuples_of_pools() -> None:
+    cache = PagedCache(4, 2)
+    a = cache.allocate()
+    grow(cache, a, 1)
+    k, v = np.arange(8.0).reshape(4, 2), np.arange(8.0).reshape(4, 2) + 10
+    batch = cache.batch([cache.fork(a)], [1])
+    found = batch.apply_copies(Pools(k, v))
+    assert isinstance(found, Pools) and found.k is k and not batch.copies_pending
+    assert (k[1].tolist(), v[1].tolist()) == ([0.0, 1.0], [10.0, 11.0])
+
+
+@pytest.mark.parametrize(("pool", "words"), [
+    (None, "NoneType"), ("pages", "str"), (np.zeros(()), r"\[\]"), (np.zeros((1, 2)), r"page 1 .*\[1, 2\]"),
+    (np.broadcast_to(np.zeros(2), (4, 2)), "read-only"),
+])  # fmt: skip
+def test_refused_pools_change_nothing(pool: object, words: str) -> None:
+    cache = PagedCache(4, 2)
+    a = cache.allocate()
+    grow(cache, a, 1)
+    batch = cache.batch([cache.fork(a)], [1])
+    good = np.arange(8.0).reshape(4, 2)
+    with pytest.raises(InvalidInput, match=words):
+        batch.apply_copies({"k": [good], "v": pool})
+    assert batch.copies_pending and good[1].tolist() == [2.0, 3.0]
+    batch.apply_copies(good)
+    assert good[1].tolist() == [0.0, 1.0]
 
 
 def test_immutable_arrays_are_replaced() -> None:

@@ -78,27 +78,53 @@ class PagedBatch:
     def apply_copies(self, pools: Any) -> Any:
         """Copy the pages of `copies` in every pool, once a step; returns `pools` in the form they came in.
 
-        pools: an array whose first axis is pages ([num_pages, page_size, ...], scales too), or lists, tuples and
-        dicts of them. NumPy, torch and MLX arrays are changed in place; JAX arrays are replaced.
+        pools: an array whose first axis is pages ([num_pages, page_size, ...], scales too), or lists, tuples (named
+        ones too) and dicts of them. NumPy, torch and MLX arrays are changed in place; JAX arrays are replaced.
         A second call is refused: after an append it would overwrite the new tokens.
+
+        Raises:
+            InvalidInput: something in `pools` is no array that can be written, or has too few pages, or the copies were
+                made before. No pool is changed then.
         """
-        self.mark_copied()
-        return _copy_pages(pools, self.copies)
+        self._not_twice()
+        _judge(pools, max((max(copy) for copy in self.copies), default=-1))
+        pools = _copy_pages(pools, self.copies)
+        self._applied = True
+        return pools
 
     def mark_copied(self) -> None:
         """Say that the copies have been made. Refused the second time."""
+        self._not_twice()
+        self._applied = True
+
+    def _not_twice(self) -> None:
         if self._applied:
             raise InvalidInput(
                 "the page copies of this batch were already applied: pass the pools of all layers at once"
             )
-        self._applied = True
+
+
+def _judge(pools: Any, last_page: int) -> None:
+    """Refuse what cannot be copied, before anything is."""
+    if isinstance(pools, (dict, list, tuple)):
+        for pool in pools.values() if isinstance(pools, dict) else pools:
+            _judge(pool, last_page)
+        return
+    shape = getattr(pools, "shape", None)
+    if shape is None or not hasattr(pools, "__getitem__"):
+        raise InvalidInput(f"apply_copies: a pool must be an array, but is {type(pools).__name__}.")
+    if len(shape) == 0 or shape[0] <= last_page:
+        raise InvalidInput(f"apply_copies: page {last_page} is to be copied, but a pool has the shape {list(shape)}.")
+    if isinstance(pools, np.ndarray) and not pools.flags.writeable:
+        raise InvalidInput("apply_copies: a pool is a read-only NumPy array.")
 
 
 def _copy_pages(pools: Any, copies: tuple[PageCopy, ...]) -> Any:
     if isinstance(pools, dict):
         return {name: _copy_pages(pool, copies) for name, pool in pools.items()}
     if isinstance(pools, (list, tuple)):
-        return type(pools)([_copy_pages(pool, copies) for pool in pools])
+        copied = [_copy_pages(pool, copies) for pool in pools]
+        return type(pools)(*copied) if hasattr(pools, "_fields") else type(pools)(copied)
     for source, destination in copies:
         # Immutable arrays (JAX) have `.at[i].set`; all others take an assignment.
         replace = getattr(pools.at[destination], "set", None) if hasattr(pools, "at") else None
