@@ -20,9 +20,10 @@ void zero_unowned(const AttentionArguments& a, const int32_t* starts, const int3
   const int64_t batches = starts ? 1 : a.batch;
   for (int64_t b = 0; b < batches; b++) {
     const int64_t first = starts ? starts[0] : 0, last = starts ? starts[a.batch] : lens ? lens[b] : length;
-    for (int64_t h = 0; h < heads; h++)
-      for (int64_t t = 0; t < length; t++)
-        if (t < first || t >= last) zero_row<T>(base, st, b, h, t, width);
+    for (int64_t h = 0; h < heads; h++) {
+      for (int64_t t = 0; t < first; t++) zero_row<T>(base, st, b, h, t, width);
+      for (int64_t t = last; t < length; t++) zero_row<T>(base, st, b, h, t, width);
+    }
   }
 }
 

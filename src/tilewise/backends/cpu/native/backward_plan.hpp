@@ -5,6 +5,7 @@
 #pragma once
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -35,9 +36,11 @@ class Gates {
  public:
   explicit Gates(int64_t n) : next_(new std::atomic<int32_t>[static_cast<std::size_t>(n)]()) {}
   void wait(int64_t gate, int64_t span) const {
-    for (int spins = 0; next_[gate].load(std::memory_order_acquire) != span; spins++) {
+    for (int tries = 0; next_[gate].load(std::memory_order_acquire) != span;) {
       if (abandoned_.load(std::memory_order_relaxed)) throw Abandoned{};
-      if (spins > 200) std::this_thread::yield();
+      if (tries < kSpins + kYields) tries++;
+      if (tries > kSpins + kYields - 1) std::this_thread::sleep_for(kNap);
+      else if (tries > kSpins) std::this_thread::yield();
     }
   }
   void pass(int64_t gate, int64_t span) {
@@ -48,6 +51,9 @@ class Gates {
   struct Abandoned {};
 
  private:
+  static constexpr int kSpins = 200, kYields = 2000;
+  static constexpr std::chrono::microseconds kNap{50};  // a neighbour that is this late has lost its core
+
   std::unique_ptr<std::atomic<int32_t>[]> next_;
   std::atomic<bool> abandoned_{false};
 };

@@ -285,7 +285,8 @@ template <class U, class Source, bool few> class ForwardBlock {
           auto x = U::splat(p + r * kLd + k);
           auto v = U::load(panel + k * kPanel<U> + n * kLanesU);
           if constexpr (U::pair == 2) {
-            const uint32_t w = p[r * kLd + k], seen = (w & 0x8000u ? 0u : 0xffffu) | (w >> 31 ? 0u : 0xffff0000u);
+            const uint32_t w = load_as<uint32_t>(p + r * kLd + k);
+            const uint32_t seen = (w & 0x8000u ? 0u : 0xffffu) | (w >> 31 ? 0u : 0xffff0000u);
             x &= seen;
             v &= seen;
           } else if (std::signbit(p[r * kLd + k])) continue;

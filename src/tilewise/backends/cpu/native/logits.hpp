@@ -60,10 +60,9 @@ TW_NOINLINE void to_logits(const LogitRule<real>& rule, int v0, int v1, real* s,
 
 // Entries [begin, end) of a bias row of any float type and stride; nothing outside is read.
 template <class real> void load_bias(const void* row, DType dtype, int64_t stride, int64_t first, int begin, int end, real* out) {
-  const auto copy = [&](auto* p) {
-    p += first * stride;
-    if (stride == 1) for (int c = begin; c < end; c++) out[c] = static_cast<real>(to_float(p[c]));
-    else for (int c = begin; c < end; c++) out[c] = static_cast<real>(to_float(p[c * stride]));
+  const auto copy = [&](const auto* p) {
+    if (stride == 1) for (int c = begin; c < end; c++) out[c] = static_cast<real>(to_float(p[first + c]));
+    else for (int c = begin; c < end; c++) out[c] = static_cast<real>(to_float(p[(first + c) * stride]));
   };
   switch (dtype) {
     case DType::bf16: return copy(static_cast<const bf16*>(row));

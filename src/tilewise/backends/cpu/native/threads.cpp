@@ -90,6 +90,27 @@ int seats(uint64_t gate) { return static_cast<int>(gate >> kSeatShift & 0xffff);
 
 thread_local bool inside_a_job = false;
 
+// No signal reaches the calling thread while this lives: signals belong to the program's own threads.
+class SignalsBlocked {
+#if defined(__unix__) || defined(__APPLE__)
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t old_;
+#else
+ public:
+  SignalsBlocked() {}  // not trivial, or its variable would be called unused
+#endif
+};
+
 // Never destroyed: sleeping workers hold a pointer to it until the process is gone.
 class Pool {
  public:
@@ -155,11 +176,7 @@ class Pool {
 
   void start_workers(int wanted) {
     if (started_ >= wanted) return;
-#if defined(__unix__) || defined(__APPLE__)
-    sigset_t all, old;  // signals belong to the program's own threads
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-#endif
+    const SignalsBlocked blocked;  // threads inherit it
     try {
       while (started_ < wanted) {
         std::thread([this] { serve(); }).detach();
@@ -167,9 +184,6 @@ class Pool {
       }
     } catch (const std::system_error&) {  // no more threads to be had: fewer will do
     }
-#if defined(__unix__) || defined(__APPLE__)
-    pthread_sigmask(SIG_SETMASK, &old, nullptr);
-#endif
   }
 
   alignas(64) std::atomic<int64_t> next_{0};

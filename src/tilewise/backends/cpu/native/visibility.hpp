@@ -86,10 +86,10 @@ class BlockVisibility {
     }
     if (row.mask) {
       const int free = static_cast<int>(std::clamp<int64_t>(facts_->mask_begin - first_ - v.begin, 0, v.end - v.begin));
-      const int64_t stride = facts_->mask_stride;
-      const uint8_t* mask = row.mask + (first_ - facts_->mask_begin) * stride;
-      if (stride == 1) narrow(v, free, [&](int c) { return mask[c] != 0; });
-      else narrow(v, free, [&](int c) { return mask[c * stride] != 0; });
+      const int64_t stride = facts_->mask_stride, at = first_ - facts_->mask_begin;  // of column 0; may be negative
+      const uint8_t* mask = row.mask;
+      if (stride == 1) narrow(v, free, [&](int c) { return mask[at + c] != 0; });
+      else narrow(v, free, [&](int c) { return mask[(at + c) * stride] != 0; });
     }
     return v;
   }
@@ -101,10 +101,10 @@ class BlockVisibility {
       for (int c = view.begin; c < view.end; c++) s[c] = segments_[c] == row.segment ? s[c] : hidden;
     if (row.mask) {
       const int from = static_cast<int>(std::max<int64_t>(view.begin, facts_->mask_begin - first_));
-      const int64_t stride = facts_->mask_stride;
-      const uint8_t* mask = row.mask + (first_ - facts_->mask_begin) * stride;
-      if (stride == 1) for (int c = from; c < view.end; c++) s[c] = mask[c] ? s[c] : hidden;
-      else for (int c = from; c < view.end; c++) s[c] = mask[c * stride] ? s[c] : hidden;
+      const int64_t stride = facts_->mask_stride, at = first_ - facts_->mask_begin;
+      const uint8_t* mask = row.mask;
+      if (stride == 1) for (int c = from; c < view.end; c++) s[c] = mask[at + c] ? s[c] : hidden;
+      else for (int c = from; c < view.end; c++) s[c] = mask[(at + c) * stride] ? s[c] : hidden;
     }
   }
 

@@ -8,12 +8,15 @@ namespace tilewise {
 namespace {
 
 constexpr std::size_t kAlign = 64;
+#if !defined(TILEWISE_SEPARATE_PIECES)
 constexpr std::size_t kKeep = std::size_t{64} << 20;   // a larger block goes back to the system after the call
 constexpr std::size_t kRound = std::size_t{64} << 10;
+#endif
 
 char* allocate(std::size_t bytes) { return static_cast<char*>(::operator new(bytes, std::align_val_t{kAlign})); }
 void release(char* p) { ::operator delete(p, std::align_val_t{kAlign}); }
 
+#if !defined(TILEWISE_SEPARATE_PIECES)
 // The calling thread's block. Workspaces lie in it like stack frames; one that finds no room gets memory of its own,
 // and the block grows to hold them all the next time it is empty.
 struct Block {
@@ -49,8 +52,28 @@ struct Block {
 };
 
 thread_local Block block;
+#endif
 
 }  // namespace
+
+#if defined(TILEWISE_SEPARATE_PIECES)
+
+Workspace::Workspace(std::size_t bytes) : size_(padded(bytes)) {
+  if (size_ < bytes) throw std::bad_alloc();
+}
+
+Workspace::~Workspace() {
+  for (char* p : pieces_) release(p);
+}
+
+void* Workspace::take_bytes(std::size_t bytes) {
+  used_ += padded(bytes);
+  assert(used_ <= size_);
+  pieces_.push_back(nullptr);
+  return pieces_.back() = allocate(bytes);
+}
+
+#else
 
 Workspace::Workspace(std::size_t bytes) : base_(nullptr), size_(padded(bytes)) {
   if (size_ < bytes) throw std::bad_alloc();
@@ -67,5 +90,7 @@ void* Workspace::take_bytes(std::size_t bytes) {
   assert(used_ <= size_);
   return p;
 }
+
+#endif
 
 }  // namespace tilewise

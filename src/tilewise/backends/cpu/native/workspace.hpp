@@ -2,6 +2,9 @@
 // on exit.
 #pragma once
 #include <cstddef>
+#if defined(TILEWISE_SEPARATE_PIECES)
+#include <vector>
+#endif
 
 namespace tilewise {
 
@@ -17,7 +20,12 @@ class Workspace {
 
  private:
   void* take_bytes(std::size_t bytes);
-  char* base_; std::size_t used_ = 0, size_;
+#if defined(TILEWISE_SEPARATE_PIECES)  // under sanitizers: a step from one piece into the next is found
+  std::vector<char*> pieces_;
+#else
+  char* base_;
+#endif
+  std::size_t used_ = 0, size_;
 };
 
 }  // namespace tilewise
