@@ -104,7 +104,9 @@ def test_named_tuples_of_pools() -> None:
     k, v = np.arange(8.0).reshape(4, 2), np.arange(8.0).reshape(4, 2) + 10
     batch = cache.batch([cache.fork(a)], [1])
     found = batch.apply_copies(Pools(k, v))
-    assert isinstance(found, Pools) and found.k is k and not batch.copies_pending
+    assert isinstance(found, Pools)
+    assert found.k is k
+    assert not batch.copies_pending
     assert (k[1].tolist(), v[1].tolist()) == ([0.0, 1.0], [10.0, 11.0])
 
 
@@ -120,7 +122,8 @@ def test_refused_pools_change_nothing(pool: object, words: str) -> None:
     good = np.arange(8.0).reshape(4, 2)
     with pytest.raises(InvalidInput, match=words):
         batch.apply_copies({"k": [good], "v": pool})
-    assert batch.copies_pending and good[1].tolist() == [2.0, 3.0]
+    assert batch.copies_pending
+    assert good[1].tolist() == [2.0, 3.0]
     batch.apply_copies(good)
     assert good[1].tolist() == [0.0, 1.0]
 

@@ -5,23 +5,35 @@ from __future__ import annotations
 from tilewise.backends.cpu import library
 from tilewise.errors import InvalidInput, Unsupported
 
+MOST = 256  # workers that the pool has room for (native/threads.cpp)
+
 
 def set_num_threads(count: int) -> None:
     """Let the CPU backend use this many threads, the caller's included. Results do not depend on it.
 
     The default is the CPUs that this process may run on, or TILEWISE_NUM_THREADS.
 
+    Args:
+        count: from 1 to 256; more than there are CPUs is allowed.
+
     Raises:
-        InvalidInput: count is not an integer of at least 1.
+        InvalidInput: count is not an integer in [1, 256].
         Unsupported: the CPU backend is absent.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 4096:
-        raise InvalidInput(f"set_num_threads: the count must be an integer in [1, 4096], but is {count!r}.")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
+        raise InvalidInput(f"set_num_threads: the count must be an integer in [1, {MOST}], but is {count!r}.")
     _native().set_num_threads(count)
 
 
 def num_threads() -> int:
-    """Threads that the CPU backend uses, the caller's included."""
+    """Threads that the CPU backend uses, the caller's included.
+
+    Returns:
+        The count that set_num_threads() set, else the default.
+
+    Raises:
+        Unsupported: the CPU backend is absent.
+    """
     return _native().num_threads()
 
 

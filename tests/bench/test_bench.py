@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tilewise.bench.row import OURS, Row
 from tilewise.bench.settings import Settings
 from tilewise.bench.worker import module
 from tilewise.cli import run
+from tilewise.errors import InvalidInput
 from tilewise.testing.timing import Timings, interleave
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +35,7 @@ def test_interleave_takes_turns() -> None:
     order: list[str] = []
     calls = {name: (lambda name=name: order.append(name)) for name in ("a", "b")}
     timings = interleave(calls, clock="wall", rounds=3, turn=0.0)
-    assert order[-6:] == ["a", "b"] * 3
+    assert order[-6:] == ["a", "b", "b", "a", "a", "b"]  # neither always meets the cache that the other left
     assert len(timings.seconds["a"]) == 3
 
 
@@ -84,6 +86,7 @@ def test_bars_hold_only_beside_the_rivals_that_they_speak_of(
     stated = goals.goal("forward float32 full", kind)
     assert stated is not None
     assert stated.applies == (kind in ("v4_bf16", "v3"))
+    assert stated.bar == (1.1 if level == "v3" else 2.2)
     everywhere = goals.goal("memory", kind)
     assert everywhere is not None
     assert everywhere.applies
@@ -139,6 +142,27 @@ def test_a_worker_that_dies_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
     settings = Settings(quick=True, backend="no such backend")
     with pytest.raises(runner.BenchmarkFailed, match="no such backend"):
         list(runner.rows(["memory"], [1], settings, lambda work, threads: None))
+
+
+def test_rows_before_a_failure_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                        capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    def rows(*arguments: object) -> Iterator[Row]:
+        yield _row()
+        raise runner.BenchmarkFailed("the second worker died")
+
+    monkeypatch.setattr(runner, "rows", rows)
+    path = tmp_path / "rows.json"
+    assert run(["bench", "--work", "memory", "--out", str(path)]) == 1
+    assert "the second worker died" in capsys.readouterr().err
+    assert len(runner.load(path)[1]) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"machine": {}, "rows": []}', '{"machine": {}, "rows": [1]}'])
+def test_what_is_no_file_of_rows_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=r"rows\.json is not a file of benchmark rows"):
+        runner.load(path)
 
 
 def test_features_are_measured_with_what_they_name() -> None:

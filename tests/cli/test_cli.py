@@ -56,6 +56,10 @@ def test_help_imports_no_framework() -> None:
         (["bench", "--dtype", "float31"], 2, "--dtype must be one of"),
         (["bench", "--threads", "0"], 2, "--threads must be positive"),
         (["bench", "--read", "no/such/file.json"], 2, "no/such/file.json"),
+        (["bench", "--read", __file__], 2, "not a file of benchmark rows"),
+        (["bench", "--plot", "chart.txt"], 2, "--plot must end in"),
+        (["demo", "--train", "--plot", "chart.txt"], 2, "--plot must end in"),
+        ([*DENSE, "--out", "map"], 2, "--out must end in"),
         (["verify", "--backend", "abacus"], 2, "--backend must be one of"),
         (["verify", "--tag", "no such tag"], 3, "nothing was run"),
         (["demo", "--kv-dtype", "f8"], 2, "--kv-dtype must be one of"),
@@ -135,6 +139,17 @@ def test_doctor_imports_no_framework() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == ""
+
+
+def test_a_fault_within_the_demo_is_no_mistake_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewise.demo import serving_demo
+
+    def broken(*arguments: object) -> None:
+        raise ValueError("operands could not be broadcast together")
+
+    monkeypatch.setattr(serving_demo, "run_serving_demo", broken)
+    with pytest.raises(ValueError, match="broadcast"):
+        run(["demo"])
 
 
 def test_verify_writes_results(tmp_path: Path, capsys: pytest.CaptureFixture[str],

@@ -17,7 +17,7 @@ from tilewise.bench import machine
 from tilewise.bench.row import Row
 from tilewise.bench.settings import Settings
 from tilewise.bench.worker import module
-from tilewise.errors import TilewiseError
+from tilewise.errors import InvalidInput, TilewiseError
 
 
 class BenchmarkFailed(TilewiseError):
@@ -58,9 +58,14 @@ def save(path: Path, found: Sequence[Row], settings: Settings, command: str) -> 
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[Row]]:
-    """(document without rows, rows) of a file that save() wrote."""
-    document = json.loads(path.read_text(encoding="utf-8"))
-    return document, [Row.from_json(row) for row in document.pop("rows")]
+    """(document without rows, rows) of a file that save() wrote; InvalidInput of any other."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        rows = [Row.from_json(row) for row in document.pop("rows")]
+        {**document["machine"]["versions"]}  # what a report says first
+        return document, rows
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidInput(f"{path} is not a file of benchmark rows ({type(error).__name__}: {error}).") from None
 
 
 def _short(value: Any) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from types import FrameType
 from typing import Any
 
 from tilewise.choose import backend_list, tiles
@@ -95,8 +97,18 @@ def _make_plan(spec: AttentionSpec, problem: AnyProblem, backend: str | None) ->
         raise Unsupported(f"No backend of {backend!r} takes this call ({what}):", tuple(reasons))
     lines = "\n".join(f"  {name}: {reason}" for name, reason in reasons)
     if problem.device != "meta":  # nothing runs there
-        warnings.warn(f"Running as plain array code ({what}), because:\n{lines}", SlowPathWarning, stacklevel=7)
+        text = f"Running as plain array code ({what}), because:\n{lines}"
+        warnings.warn(text, SlowPathWarning, stacklevel=_frames_of_tilewise())
     return Plan(spec, problem, "composed")
+
+
+def _frames_of_tilewise() -> int:
+    """The stacklevel, in the function that asks, at which the caller's own code stands."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "tilewise":
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def with_gradients(plan: Plan) -> Plan:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilewise.bench import WORKS
+
+if TYPE_CHECKING:
+    from tilewise.bench.row import Row
+    from tilewise.bench.settings import Settings
 
 
 def bench(
@@ -28,8 +32,9 @@ def bench(
     """
     from tilewise.bench import machine, plots, report, runner
     from tilewise.bench.settings import Settings
-    from tilewise.cli import screen
+    from tilewise.cli import pictures, screen
 
+    pictures.judge("--plot", plot)
     console = screen.console()
     if plot is not None:
         plots.pyplot()  # say it before an hour of measuring
@@ -38,9 +43,12 @@ def bench(
     else:
         settings = Settings(dtypes=_dtypes(dtype), quick=quick, backend=backend)
         document = {"machine": machine.describe()}
-        rows = _measure(_works(work), _threads(threads), settings)
-        if out is not None:
-            runner.save(out, rows, settings, "tilewise " + " ".join(sys.argv[1:]))
+        rows = []
+        try:
+            _measure(_works(work), _threads(threads), settings, rows)
+        finally:  # what was measured before a failure or Ctrl-C is kept
+            if out is not None and rows:
+                runner.save(out, rows, settings, "tilewise " + " ".join(sys.argv[1:]))
     found = document["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     console.print(f"{found['cpu']}, {found['cpus']} CPUs, level {found['level']}; {versions}", highlight=False)
@@ -52,11 +60,11 @@ def bench(
         raise typer.Exit(1)
 
 
-def _measure(works: list[str], threads: list[int], settings):  # type: ignore[no-untyped-def]
+def _measure(works: list[str], threads: list[int], settings: Settings, rows: list[Row]) -> None:
+    """Measure, and append each row as it is ready."""
     from tilewise.bench import runner
     from tilewise.cli import screen
 
-    rows = []
     with screen.progress() as progress:
         task = progress.add_task("", total=runner.count(works, threads, settings))
 
@@ -66,7 +74,6 @@ def _measure(works: list[str], threads: list[int], settings):  # type: ignore[no
         for row in runner.rows(works, threads, settings, on_start):
             rows.append(row)
             progress.advance(task)
-    return rows
 
 
 def _works(chosen: list[str] | None) -> list[str]:

@@ -24,9 +24,11 @@ def demo(
     SmolLM2-135M with continuous batching over a paged cache, against a dense run without batches; or, with --train,
     a small GPT's loss curve against PyTorch's own attention. Exits with 1 if they disagree.
     """
+    from tilewise.cli import pictures
     from tilewise.demo.checkpoint import DemoUnavailable
     from tilewise.errors import InvalidInput, Unsupported
 
+    pictures.judge("--plot", plot)
     if kv_dtype not in KV_DTYPES:
         raise InvalidInput(f"--kv-dtype must be one of {', '.join(KV_DTYPES)}, but is {kv_dtype!r}.")
     try:
@@ -40,6 +42,4 @@ def demo(
             status = run_serving_demo(prompt, max_new_tokens, kv_dtype, seed).exit_status
     except DemoUnavailable as error:
         raise Unsupported(f"{error}") from error
-    except ValueError as error:
-        raise InvalidInput(f"{error}") from error
     raise typer.Exit(status)

@@ -1,4 +1,4 @@
-"""Consoles and progress bars. Results go to stdout, what moves goes to stderr."""
+"""Consoles and progress bars. Progress bars go to stderr, so that stdout can be piped."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 import tilewise as tw
 from tilewise.demo.kv_formats import KV_DTYPES, calibrate
 from tilewise.demo.llama import Llama
+from tilewise.errors import InvalidInput
 
 Array = NDArray[Any]
 
@@ -87,14 +88,14 @@ class Server:
         """Queue a request. Refused if it could not run even alone."""
         tokens = self.prefix_length + len(request.prompt) + request.max_new_tokens
         if not request.prompt or request.max_new_tokens < 1:
-            raise ValueError("a request needs at least one prompt token and one new token")
+            raise InvalidInput("a request needs at least one prompt token and one new token")
         if tokens > self.llama.config.context:
-            raise ValueError(f"{tokens} tokens are more than the model's context of {self.llama.config.context}")
+            raise InvalidInput(f"{tokens} tokens are more than the model's context of {self.llama.config.context}")
         shared = self.prefix_length // self.cache.page_size
         pages = -(-tokens // self.cache.page_size) - shared
         room = self.cache.num_pages - len(self.cache.pages(self.prefix_sequence))
         if pages > room:
-            raise ValueError(f"a request of {tokens} tokens needs {pages} pages; {room} are not taken by the prefix")
+            raise InvalidInput(f"a request of {tokens} tokens needs {pages} pages; {room} are not taken by the prefix")
         self.waiting.append(request)
 
     @property

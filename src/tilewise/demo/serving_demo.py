@@ -99,13 +99,13 @@ def run_serving_demo(
 
     Raises:
         DemoUnavailable: a package or the model is missing; the message says what to install.
-        ValueError: an argument makes no sense.
+        InvalidInput: an argument makes no sense.
     """
     if kv_dtype not in KV_DTYPES:
-        raise ValueError(f"{kv_dtype=} is not one of {', '.join(KV_DTYPES)}")
+        raise tw.InvalidInput(f"{kv_dtype=} is not one of {', '.join(KV_DTYPES)}")
     prompts = default_prompts() if prompts is None else list(prompts)
     if not prompts:
-        raise ValueError("there is no prompt to serve")
+        raise tw.InvalidInput("there is no prompt to serve")
     console = console or Console()
     checkpoint = checkpoint or _load(console)
     llama, tokenizer = Llama(checkpoint), ChatTokenizer(checkpoint.tokenizer)

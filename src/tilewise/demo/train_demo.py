@@ -24,6 +24,7 @@ from rich.text import Text
 
 from tilewise.demo.checkpoint import DemoUnavailable
 from tilewise.demo.small_gpt import Attention, GptSizes, Training, attention_gradients, training_text
+from tilewise.errors import InvalidInput
 
 TILEWISE, TORCH, PLAIN = "tilewise", "torch sdpa", "torch softmax(qk)v"
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -88,10 +89,10 @@ def run_train_demo(
 
     Raises:
         DemoUnavailable: PyTorch (or matplotlib, for a plot) is missing.
-        ValueError: steps, batch_size or probes below 1.
+        InvalidInput: steps, batch_size or probes below 1.
     """
     if min(steps, batch_size, probes) < 1:
-        raise ValueError(f"{steps=}, {batch_size=} and {probes=} must be at least 1")
+        raise InvalidInput(f"{steps=}, {batch_size=} and {probes=} must be at least 1")
     attentions = _attentions()
     console, sizes, text = console or Console(), sizes or GptSizes(), training_text()
     runs = {

@@ -12,7 +12,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds a call, of each name and round, in the order measured.
+    """Seconds a call: of each name, a number a round, in the order of the rounds.
 
     clock: "cpu" (time of this process on all its threads: preemption does not count) or "wall".
     """
@@ -44,7 +44,7 @@ class Timings:
 def interleave(
     calls: Mapping[str, Call], *, clock: str, rounds: int = 11, turn: float = 0.02, budget: float = 6.0
 ) -> Timings:
-    """Time calls that take turns, so that each meets the same machine.
+    """Time calls that take turns, so that each meets the same machine; every other round goes backwards.
 
     One thread is timed by the process's CPU time, several by the wall clock: see clock_of(). Each call is warmed up
     once and repeated within its turn until the turn lasts about `turn` seconds.
@@ -59,7 +59,8 @@ def interleave(
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     began = time.perf_counter()
     for done in range(rounds):
-        for name, call in calls.items():
+        for name in list(calls)[:: -1 if done % 2 else 1]:
+            call = calls[name]
             start = read()
             for _ in range(repeats[name]):
                 call()

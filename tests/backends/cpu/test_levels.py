@@ -27,6 +27,16 @@ def test_smoke(level: str) -> None:
     assert int(run_python(VERIFY.format(level=level), timeout=400.0, TILEWISE_CPU_LEVEL=level)) > 100
 
 
+@pytest.mark.parametrize(("told", "best"), [
+    ({}, "v2"), ({"flags": "sse4_2 ssse3 popcnt avx2 fma f16c bmi1 bmi2 movbe"}, "v3"),
+])  # fmt: skip
+def test_a_cpu_that_nobody_describes_is_an_old_one(told: dict[str, str], best: str,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setattr(library, "_cpu_info", lambda: told)
+    monkeypatch.setattr(library, "_macos_flags", lambda: "")
+    assert next(name for name, needed in library.X86_LEVELS.items() if needed <= library._cpu_flags()) == best
+
+
 @pytest.mark.skipif(not LEVELS, reason="no compiled module for this CPU")
 def test_a_level_that_is_not_there_is_named() -> None:
     code = "import tilewise; print(tilewise.backends()['cpu'])"

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+import tilewise as tw
 from tests.conftest import run_python
+from tilewise import threads
 from tilewise.backends.cpu import library
 
 pytestmark = pytest.mark.skipif(library.missing() is not None, reason="no compiled module for this CPU")
@@ -18,9 +20,22 @@ COUNT = "from tilewise.backends.cpu import library; print(library.native().num_t
 @pytest.mark.parametrize(("text", "expected"), [("3", 3), ("1", 1), ("many", None), ("0", None), ("", None)])
 def test_by_environment(text: str, expected: int | None) -> None:
     """What is no count of threads is as good as nothing."""
-    default = len(os.sched_getaffinity(0)) if sys.platform == "linux" else None
-    found = int(run_python(COUNT, TILEWISE_NUM_THREADS=text))
-    assert found == (expected or default or found)
+    default = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    assert int(run_python(COUNT, TILEWISE_NUM_THREADS=text)) == (expected or default)
+
+
+def test_the_most() -> None:
+    """What the pool has no room for is refused, and nothing else is."""
+    native, before = library.native(), tw.num_threads()
+    try:
+        tw.set_num_threads(threads.MOST)
+        assert tw.num_threads() == threads.MOST
+        native.set_num_threads(threads.MOST + 1)
+        assert tw.num_threads() == threads.MOST
+        with pytest.raises(tw.InvalidInput, match=rf"\[1, {threads.MOST}\].*{threads.MOST + 1}"):
+            tw.set_num_threads(threads.MOST + 1)
+    finally:
+        tw.set_num_threads(before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs affinity")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
+import sys
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -88,9 +90,22 @@ def _cpu_vendor() -> str:
 
 
 def _cpu_flags() -> set[str]:
-    flags = _cpu_info().get("flags")
-    # macOS, Windows: what every x86-64 CPU of the last decade has
-    return set(flags.split()) if flags else X86_LEVELS["v3"] | X86_LEVELS["v2"]
+    """What the CPU can do, in the words of /proc/cpuinfo. Where nobody tells, only what the lowest level needs."""
+    flags = _cpu_info().get("flags", "") or _macos_flags()
+    return set(flags.split()) or X86_LEVELS["v2"]
+
+
+@lru_cache(maxsize=1)
+def _macos_flags() -> str:
+    """The same from sysctl, which under Rosetta tells what Rosetta translates; "" elsewhere."""
+    if sys.platform != "darwin":
+        return ""
+    command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.features", "machdep.cpu.leaf7_features"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ""
+    return told.lower().replace(".", "_")
 
 
 @lru_cache(maxsize=1)
