@@ -88,11 +88,14 @@ class _Table:
         order = list(random.permutation(self.num_pages))
         nonsense = NONSENSE_IDS if poisoned else (0,)
         self.indices = np.resize(np.array(nonsense), (len(needed) + spare, self.columns))
+        self.places = np.zeros((len(needed), self.columns), int)  # where the rows are, also those that nobody may read
         self.used = np.zeros((self.num_pages, size), bool)
         for row, (count, length) in enumerate(zip(needed, case.kv_lens, strict=True)):
             ids = [order.pop() for _ in range(count)]
-            self.indices[row, :count] = ids
             first = _first_seen(case, case.q_lens[row], length)
+            left = first // size if poisoned else 0  # entries left of the window may be anything
+            self.indices[row, left:count] = ids[left:]
+            self.places[row, :count] = ids
             for at, page in enumerate(ids):
                 self.used[page, max(first - at * size, 0) : min(size, length - at * size)] = True
 
@@ -115,7 +118,7 @@ class _Table:
         stored = np.zeros((self.num_pages, size, *rows.shape[2:]))
         for sequence, length in enumerate(case.kv_lens):
             at = np.arange(length)
-            page, slot = self.indices[sequence, at // size], at % size
+            page, slot = self.places[sequence, at // size], at % size
             stored[page, slot] = rows[sequence, :length] / scale[page, slot][..., None]
         if dtype == "int8":
             stored = np.clip(np.rint(stored), -127, 127)
