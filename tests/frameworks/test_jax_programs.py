@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewise as tw
-from tests.conftest import require
+from tests.conftest import require, run_python
 from tests.frameworks.calls import paged_step
 
 jax = require("jax")
@@ -83,3 +83,34 @@ def test_custom_calls_that_run_at_once() -> None:
         pool.shutdown()
     finally:
         tw.set_num_threads(threads)
+
+
+SHARDED = """
+import jax, jax.numpy as jnp, numpy as np, tilewise as tw
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("batch", "heads"))
+rng = np.random.default_rng(0)
+xs = [jnp.asarray(rng.standard_normal((4, 9, h, 16)), "float32") for h in (8, 4, 4)]
+sinks = jnp.asarray(rng.standard_normal(8), "float32")
+attend = lambda q, k, v, sinks: tw.attention(q, k, v, sinks=sinks, causal=True, backend="cpu")
+gradients = lambda call: jax.grad(lambda *x: (call(*x) ** 2).sum(), (0, 1, 2, 3))
+wanted, grads = attend(*xs, sinks), gradients(attend)(*xs, sinks)
+spec = P("batch", None, "heads")
+shared = [*(jax.device_put(x, NamedSharding(mesh, spec)) for x in xs), sinks]
+mapped = jax.shard_map(attend, mesh=mesh, in_specs=(spec, spec, spec, P("heads")), out_specs=spec)
+for call in (attend, mapped):
+    np.testing.assert_array_equal(jax.jit(call)(*shared), wanted)
+    of_call = jax.jit(gradients(call))(*shared)
+    for mine, theirs in zip(of_call[:3], grads[:3], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_allclose(of_call[3], grads[3], rtol=1e-5)  # summed over the batch in another order
+text = jax.jit(mapped).lower(*shared).compile().as_text()
+print(len(jax.devices()), "all-gather" in text)
+"""
+
+
+def test_shards() -> None:
+    """Arrays spread over devices: under jit, and within shard_map, where no array is gathered."""
+    flags = "--xla_force_host_platform_device_count=4"
+    assert run_python(SHARDED, XLA_FLAGS=flags, JAX_PLATFORMS="cpu").split() == ["4", "False"]

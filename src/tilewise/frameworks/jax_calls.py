@@ -30,13 +30,13 @@ def attention(plan: Plan) -> Function:
 
     @jax.custom_vjp
     def call(operands: Operands) -> tuple[Any, Any]:
-        return _forward(plan)(operands)
+        return _spread_alike(_forward(plan)(operands), operands)
 
     def forward(primals: Any) -> Any:
         operands = Operands(*(None if x is None else x.value for x in primals))
         inputs = (primals.q, primals.k, primals.v, primals.bias, primals.sinks)
         wanted = _as_shape(tuple(x is not None and x.perturbed for x in inputs))
-        out, lse = _forward(plan)(operands)
+        out, lse = _spread_alike(_forward(plan)(operands), operands)
         return (out, lse), (operands, out, lse, wanted)
 
     def backward(kept: Any, gradients: Any) -> tuple[Operands]:
@@ -46,10 +46,11 @@ def attention(plan: Plan) -> Function:
             return (Operands(None, None, None),)
         dout = jnp.zeros_like(out) if dout is None else dout
         g = attention_backward(plan, _from_shape(wanted))(operands, out, lse, dout, dlse)
+        g = _spread_alike(g, operands)
         return (Operands(g.q, g.k, g.v, bias=g.bias, sinks=g.sinks),)
 
     call.defvjp(forward, backward, symbolic_zeros=True)
-    return jax.jit(call, inline=True)
+    return jax.jit(lambda operands: call(_spread_alike(operands, operands)), inline=True)
 
 
 @lru_cache(maxsize=4096)
@@ -147,6 +148,23 @@ def _refuse_derivative(function: Function, words: str) -> Function:
 
     call.defjvp(refuse)
     return call
+
+
+def _spread_alike(results: Any, given: Any) -> Any:
+    """Within jax.shard_map: each result differs from device to device along all axes that anything given does.
+
+    A custom call does not say so itself. JAX sums the gradient of an array that was one for all devices.
+    """
+    axes = frozenset().union(*(_axes(x) for x in jax.tree.leaves(given)))
+    if not axes:
+        return results
+    return jax.tree.map(lambda x: jax.lax.pcast(x, tuple(axes - _axes(x)), to="varying"), results)
+
+
+def _axes(x: Any) -> frozenset[Any]:
+    kind = jax.typeof(x)
+    axes = getattr(getattr(kind, "manual_axis_type", None), "varying", None)
+    return getattr(kind, "vma", frozenset()) if axes is None else axes  # vma: its name in other versions
 
 
 def _as_shape(wanted: tuple[bool, ...]) -> Any:
