@@ -26,6 +26,18 @@ def test_tags_and_reports_are_known() -> None:
         assert {order for _, order in case.orders} <= {*ORDERS, "expanded", "scalar"}, case.name
 
 
+def test_each_report_has_a_case_a_test_or_a_reason() -> None:
+    lines = (Path(__file__).parent / "reports_elsewhere.txt").read_text().splitlines()
+    pairs = [line.split(" ", 1) for line in lines if not line.startswith("#")]
+    elsewhere, cited = [number for number, _ in pairs], {number for case in CASES for number in case.reports}
+    assert len(elsewhere) == len(set(elsewhere))
+    assert not cited & set(elsewhere)
+    assert cited | set(elsewhere) == set(reports())
+    for number, answer in pairs:
+        reason = answer.partition(":")[0] in ("other device", "not offered", "no result is wrong", "installation")
+        assert reason or (ROOT / answer).exists(), number
+
+
 def test_a_case_is_the_same_at_every_call() -> None:
     for case in select(tags=["smoke"]):
         one, other = make(case), make(case)

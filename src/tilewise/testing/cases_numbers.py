@@ -58,8 +58,8 @@ SIZES = [
         (600, 5, False, ()),
     )
 ] + [
-    dense(f"sizes/{dtype}", "tile edges in 16 bits", "R148", tags="smoke", dtype=dtype, batch=1, heads=(2, 1), q_len=99,
-          kv_len=259, widths=(16, 24), causal=True)
+    dense(f"sizes/{dtype}", "tile edges in 16 bits", "R070", "R148", "R255", tags="smoke", dtype=dtype, batch=1,
+          heads=(2, 1), q_len=99, kv_len=259, widths=(16, 24), causal=True)
     for dtype in ("bfloat16", "float16")
 ] + [
     dense("sizes/batch of 65536", "the batch axis has no limit of a device", "R178", tags="long", batch=65536,

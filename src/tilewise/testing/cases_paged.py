@@ -23,8 +23,8 @@ MIXED: dict[str, Any] = {"q_lens": (1, 7, 0, 1, 12), "kv_lens": (40, 7, 5, 1, 25
 PHASES = {"decode": DECODE, "prefill": PREFILL, "mixed": MIXED}
 
 BATCHES = [
-    paged(f"paged/{phase}", "decode, prefill and mixed rows mean the same", "R001", "R261", tags="smoke every plain",
-          **sizes)
+    paged(f"paged/{phase}", "decode, prefill and mixed rows mean the same", "R001", "R013", "R129", "R152", "R261",
+          tags="smoke every plain", **sizes)
     for phase, sizes in PHASES.items()
 ] + [
     paged(f"paged/{phase}, pair", "K and V pages in two arrays, E differs from D", tags="smoke every", combined=False,
@@ -61,7 +61,7 @@ BATCHES = [
 ]  # fmt: skip
 
 SIZES = [
-    paged(f"paged/page of {size}", "any page size", "R050", "R058", "R195", "R232", "R247", *reports,
+    paged(f"paged/page of {size}", "any page size", "R050", "R051", "R058", "R195", "R232", "R247", *reports,
           tags="smoke every" if size in (3, 16) else "", page_size=size, combined=size % 2 == 0, **MIXED)
     for size, reports in (
         (1, ("R042",)), (2, ()), (3, ()), (5, ()), (16, ("R050",)), (17, ()), (64, ()), (256, ("R040",)), (512,

@@ -18,7 +18,8 @@ def merge(name: str, says: str, *reports: str, tags: str = "", **fields: Any) ->
 
 
 PACKED = [
-    packed("packed/self", "each sequence sees itself", "R030", tags="smoke every", q_lens=(3, 5, 1), kv_lens=(3, 5, 1),
+    packed("packed/self", "each sequence sees itself; lse is [H, tokens]", "R030", "R265", "R266", tags="smoke every",
+           q_lens=(3, 5, 1), kv_lens=(3, 5, 1),
            causal=True),
     packed("packed/longer keys", "the last query of each sequence stands at its last key", "R001",
            tags="smoke every plain",
