@@ -228,6 +228,8 @@ TABLE: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("append", {"kv_lens": ints(8, 3, 9)}, ("kv_lens[2]", "9")),
     ("append", {"cu_q_lens": ints(0, 1, 4, 3)}, ("cu_q_lens", "fall")),
     ("append", {"num_seqs": ints(9)}, ("num_seqs", "9")),
+    ("append", {"kv_lens": ints(8, 2, 4)}, ("kv_lens[1] is 2", "3 new tokens")),
+    ("append", {"kv_lens": ints(8, 2, 4, dtype=I64)}, ("kv_lens[1] is 2", "3 new tokens")),
 ]  # fmt: skip
 
 BACKENDS = [name for name, reason in tw.backends().items() if reason is None]

@@ -29,6 +29,7 @@ def check_values(
     page_size: int | None = None,
     max_tokens: int | None = None,
     left: int | None = None,
+    append: bool = False,
 ) -> None:
     """Judge the values of the integer arrays of a call. Pass what the call has; arrays of any framework.
 
@@ -41,6 +42,7 @@ def check_values(
         num_pages, page_size, max_tokens: sizes of a paged call.
         left: the left side of a paged call's window. Pages that no query of the step sees are not judged: they are
             never read, and their entries may hold anything.
+        append: the arrays are for append_to_pages(): its pages are those of the new tokens, and kv_lens count them.
 
     Raises:
         InvalidInput: with the first wrong value and where it stands.
@@ -52,7 +54,7 @@ def check_values(
             _ints("kv_lens", kv_lens), _ints("page_indices", page_indices, 2), _ints("cu_q_lens", cu_q_lens),
             None if num_seqs is None else _ints("num_seqs", num_seqs, None),
         )  # fmt: skip
-        _paged(batch, num_pages, page_size, max_tokens, left)
+        _paged(batch, num_pages, page_size, max_tokens, 0 if append else left, append)
         return
     for name, lens, size in (("q_lens", q_lens, q_len), ("kv_lens", kv_lens, kv_len)):
         if lens is not None:
@@ -111,7 +113,12 @@ def _starts(name: str, starts: np.ndarray, size: int | None, words: str) -> None
 
 
 def _paged(
-    batch: _Batch, num_pages: int | None, page_size: int | None, max_tokens: int | None, left: int | None
+    batch: _Batch,
+    num_pages: int | None,
+    page_size: int | None,
+    max_tokens: int | None,
+    left: int | None,
+    append: bool,
 ) -> None:
     kv_lens, page_indices, cu_q_lens, num_seqs = batch
     max_seqs, pages_per_seq = page_indices.shape
@@ -120,13 +127,14 @@ def _paged(
         raise InvalidInput(f"num_seqs must be in [0, {max_seqs}] (the rows of page_indices), but is {count}.")
     _starts("cu_q_lens", cu_q_lens[: count + 1], max_tokens, "rows of q")
     kv_lens = kv_lens[:count]
-    if page_size is None:
-        _in_range("kv_lens", kv_lens, 0, None)
-        return
-    _in_range("kv_lens", kv_lens, 0, pages_per_seq * page_size)
-    if num_pages is None:
-        return
+    _in_range("kv_lens", kv_lens, 0, None if page_size is None else pages_per_seq * page_size)
     q_lens = np.diff(cu_q_lens[: count + 1])
+    if append and (q_lens > kv_lens).any():
+        at = int(np.argmax(q_lens > kv_lens))
+        raise InvalidInput(f"kv_lens[{at}] is {int(kv_lens[at])}, but sequence {at} has {int(q_lens[at])} new tokens: "
+                           "kv_lens count them.")  # fmt: skip
+    if num_pages is None or page_size is None:
+        return
     first = np.zeros_like(kv_lens) if left is None else np.maximum(kv_lens - q_lens - left, 0)
     end = np.where(q_lens > 0, kv_lens, 0)
     page = np.arange(pages_per_seq)[None, :]

@@ -115,7 +115,8 @@ def append_to_pages(
         The pages, in the form given.
 
     Raises:
-        InvalidInput, Unsupported: as ragged_paged_attention(); nothing is written then.
+        InvalidInput, Unsupported: as ragged_paged_attention(); also if a sequence has more new tokens than kv_lens
+            count. Nothing is written then.
     """
     adapter = detect(k)
     operands = paged_operands(adapter, k, {

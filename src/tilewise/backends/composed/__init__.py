@@ -52,13 +52,13 @@ def backward(plan: Plan, operands: Operands, out: Any, lse: Any, dout: Any, dlse
 
 def paged(plan: Plan, operands: PagedOperands) -> tuple[Any, Any]:
     """(out, lse); memory grows with T x S of the longest sequence (of all of them while tracing)."""
-    _check_paged(plan.problem, operands, plan.spec.window[0])
+    _check_paged(plan.problem, operands, left=plan.spec.window[0])
     return paged_reference.paged(detect(operands.q).namespace, plan.spec, plan.problem, operands)
 
 
 def append(plan: Plan, operands: PagedOperands, k: Any, v: Any) -> tuple[Any, Any | None]:
     """(k_pages, v_pages) with the new rows written."""
-    _check_paged(plan.problem, operands, 0)
+    _check_paged(plan.problem, operands, append=True)
     return paged_reference.append(detect(k).namespace, plan.problem, operands, k, v)
 
 
@@ -76,10 +76,10 @@ def _check(plan: Plan, operands: Operands) -> None:
         check_values(q_len=plan.problem.q_len, kv_len=plan.problem.kv_len, **values)
 
 
-def _check_paged(problem: PagedProblem, operands: PagedOperands, left: int | None) -> None:
+def _check_paged(problem: PagedProblem, operands: PagedOperands, **options: Any) -> None:
     if _on_host(problem, operands.kv_lens):
         check_values(
             kv_lens=operands.kv_lens, page_indices=operands.page_indices, cu_q_lens=operands.cu_q_lens,
             num_seqs=operands.num_seqs, num_pages=problem.num_pages, page_size=problem.page_size,
-            max_tokens=problem.max_tokens, left=left,
+            max_tokens=problem.max_tokens, **options,
         )  # fmt: skip

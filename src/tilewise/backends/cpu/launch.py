@@ -110,10 +110,10 @@ def append(access: Access, plan: Plan, operands: PagedOperands, k: Array, v: Arr
     """Write the new rows into the caller's pages and return them."""
     p = plan.problem
     k, v = access.rows(k), access.rows(v)
-    ready = _ready_pages(access, p, operands, left=0)
+    ready = _ready_pages(access, p, operands)
     call = _append_call(plan, tuple(layout.append(access, p, ready, k, v)))
     addresses = [access.address(k), access.address(v), *_page_addresses(access, p, ready)]
-    _judge_paged(call.run(addresses), p, operands, left=0)
+    _judge_paged(call.run(addresses), p, operands)
     for mine, theirs in ((ready.k_pages, operands.k_pages), (ready.v_pages, operands.v_pages)):
         if theirs is not None and mine is not theirs:
             access.copy_into(theirs, mine)
@@ -165,7 +165,7 @@ def _ready(access: Access, p: Problem, o: Operands) -> Operands:
     )  # type: ignore[call-arg]
 
 
-def _ready_pages(access: Access, p: PagedProblem, o: PagedOperands, left: int | None) -> PagedOperands:
+def _ready_pages(access: Access, p: PagedProblem, o: PagedOperands, left: int | None = None) -> PagedOperands:
     """The operands as the kernels read them. left: of the window, for what is judged."""
 
     def each(ready: Any, x: Array | None, *dtype: str) -> Array | None:
@@ -210,7 +210,7 @@ def _check_dense(p: Problem, o: Operands) -> None:
 
 def _check_paged(p: PagedProblem, o: PagedOperands, left: int | None) -> None:
     check_values(kv_lens=o.kv_lens, page_indices=o.page_indices, cu_q_lens=o.cu_q_lens, num_seqs=o.num_seqs,
-                 num_pages=p.num_pages, page_size=p.page_size, max_tokens=p.max_tokens, left=left)  # fmt: skip
+                 num_pages=p.num_pages, page_size=p.page_size, max_tokens=p.max_tokens, left=left, append=p.form == "append")  # fmt: skip
 
 
 def _judge_dense(error: int, p: Problem, o: Operands) -> None:
@@ -219,7 +219,7 @@ def _judge_dense(error: int, p: Problem, o: Operands) -> None:
         raise InvalidInput(f"{VALUE_ERRORS[error]}.")
 
 
-def _judge_paged(error: int, p: PagedProblem, o: PagedOperands, left: int | None) -> None:
+def _judge_paged(error: int, p: PagedProblem, o: PagedOperands, left: int | None = None) -> None:
     if error:
         _check_paged(p, o, left)
         raise InvalidInput(f"{VALUE_ERRORS[error]}.")

@@ -54,7 +54,7 @@ template <class S, class T> void run(const AppendArguments& a, int64_t first, in
       while (token >= starts[i + 1]) i++;
       const Sequence s = sequence(a.batch, i);
       const int64_t position = s.position(token - s.first_token);
-      if (position >= 0) write_token<S, T>(a, token, place_of(a.pages, s, position));
+      write_token<S, T>(a, token, place_of(a.pages, s, position));
     }
   });
 }
@@ -67,6 +67,10 @@ ValueError append(const AppendArguments& a) {
   });
   const int64_t n = wrong == ValueError::ok ? sequences(a.batch) : 0;
   if (n == 0) return wrong;
+  for (int64_t i = 0; i < n; i++) {
+    const auto s = sequence(a.batch, i);
+    if (s.q_len > s.kv_len) return ValueError::q_len_range;  // kv_lens count the new tokens
+  }
   const int64_t first = a.batch.cu_q_lens[0], end = a.batch.cu_q_lens[n];
   const auto into = [&](auto source) {
     with_element(a.pages.dtype, [&](auto target) { run<decltype(source), decltype(target)>(a, first, end); });
