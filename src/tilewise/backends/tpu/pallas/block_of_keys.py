@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -69,17 +68,19 @@ class _Block:
         def all_heads(i: Scalar, carry: Any) -> Any:
             token = visibility.one_token(self.rows, self.first_token + i)
             seen_from, seen_to = visibility.key_range(token, self.shape.window)
-            k_words, v_words = self._words()
             heads = range(self.shape.heads)
             at = [(h, self._rows(i)) for h in heads]
-            seen = self._seen(i)
+            seen = self._seen(i) if self.masked else None
             scratch = self.scratch
+            words = self._words(seen_from, seen_to)
             for h in heads:
-                scratch.s[h] = self._scores(h, at[h], self._k(k_words, h), seen)
-                scratch.v[h] = self._v(v_words, h, seen_from, seen_to)
+                k, scratch.v[h] = self._keys_and_values(words, *divmod(h, self.shape.word_heads))
+                if scratch.k is not None:
+                    scratch.k[h] = k
+                scratch.s[h] = self._scores(h, at[h], k, seen)
             for h in heads:
                 p, alpha = self._weights(h, at[h], scratch.s[h], seen)
-                self._accumulate(p, alpha, scratch.v[h], at[h], seen)
+                self._accumulate(h, i, p, alpha, None if scratch.k is None else seen)
             return carry
 
         lax.fori_loop(begin, end, all_heads, 0)
@@ -87,57 +88,69 @@ class _Block:
     def several_tokens_a_step(self, begin: Scalar, end: Scalar) -> None:
         """Heads are unpacked once and serve all steps."""
         shape, scratch, count = self.shape, self.scratch, end - begin
-        k_words, v_words = self._words()
-        for h in range(shape.heads):
-            scratch.k[h] = self._k(k_words, h)
-            scratch.v[h] = self._v(v_words, h, self.keys.begin, self.keys.end)
 
-        def one_head(i: Scalar, carry: Any) -> Any:
-            h, at = lax.div(i, count), lax.rem(i, count)
-            self._step(h, begin + at, scratch.k[h], scratch.v[h])
+        def unpack(group: Scalar, carry: Any) -> Any:
+            words = self._words(self.keys.begin, self.keys.end)
+            for i in range(shape.word_heads):
+                h = group * shape.word_heads + i
+                k, v = self._keys_and_values(words, group, i)
+                scratch.k[h], scratch.v[h] = k, v
             return carry
 
-        lax.fori_loop(0, shape.heads * count, one_head, 0)
+        def place(i: Scalar) -> tuple[Scalar, Scalar]:
+            return lax.div(i, count), begin + lax.rem(i, count)
 
-    def _words(self) -> tuple[PageWords, PageWords]:
+        def one(i: Scalar, carry: Any) -> Any:
+            h, step = place(i)
+            at = (h, self._rows(step))
+            seen = self._seen(step) if self.masked else None
+            p, alpha = self._weights(h, at, self._scores(h, at, scratch.k[h], seen), seen)
+            self._accumulate(h, step, p, alpha, seen)
+            return carry
+
+        def scores(i: Scalar, to: int) -> None:
+            h, step = place(i)
+            scratch.s[to] = self._scores(h, (h, self._rows(step)), scratch.k[h], None)
+
+        def softmax(i: Scalar, of: int) -> None:
+            h, step = place(i)
+            p, alpha = self._weights(h, (h, self._rows(step)), scratch.s[of], None)
+            self._accumulate(h, step, p, alpha, None)
+
+        def two(i: Scalar, carry: Any) -> Any:
+            """The scores of the next are on their way while the softmax of this one is computed."""
+            scores(2 * i + 1, 1)
+            softmax(2 * i, 0)
+            scores(jnp.minimum(2 * i + 2, shape.heads * count - 1), 0)
+            softmax(2 * i + 1, 1)
+            return carry
+
+        lax.fori_loop(0, shape.unpacked_heads // shape.word_heads, unpack, 0)
+        if self.masked or shape.heads % 2:
+            lax.fori_loop(0, shape.heads * count, one, 0)
+        else:
+            scores(jnp.int32(0), 0)
+            lax.fori_loop(0, shape.heads // 2 * count, two, 0)
+
+    def _words(self, begin: Scalar, end: Scalar) -> tuple[PageWords, PageWords]:
+        """Of K and of V; 0 but for keys begin .. end - 1: what lies around them may be NaN, and 0 * NaN is NaN."""
         shape, scratch = self.shape, self.scratch
+        within = (begin - self.first, end - self.first) if self.masked else None
 
         def words(buffers: Any, dim: int) -> PageWords:
-            return PageWords(buffers, self.slot, shape.stack(dim), shape.stored, self.interpret)
+            return PageWords(buffers, self.slot, shape.stack(dim), shape.stored, within, self.interpret)
 
         k_words = words(scratch.k_buffers, shape.qk_dim)
         return k_words, k_words if shape.combined else words(scratch.v_buffers, shape.v_dim)
 
-    def _k(self, words: PageWords, h: int) -> jax.Array:
-        return words.head(2 * h if self.shape.combined else h, self.dtype)
-
-    def _v(self, words: PageWords, h: int, begin: Scalar, end: Scalar) -> jax.Array:
-        """Values of keys begin .. end - 1, and 0: what lies around them may be anything, and 0 * NaN is NaN."""
-        v = words.head(2 * h + 1 if self.shape.combined else h, jnp.float32 if self.masked else self.dtype)
-        within = self._within(begin, end)
-        return v if within is None else jnp.where(within(v.shape), v, 0.0).astype(self.dtype)
-
-    def _within(self, begin: Scalar, end: Scalar) -> Callable[[tuple[int, ...]], jax.Array] | None:
-        """shape [keys, D] -> is the key one of begin .. end - 1? None: all are."""
-        if not self.masked:
-            return None
-
-        def within(shape: tuple[int, ...]) -> jax.Array:
-            at = self.first + lax.broadcasted_iota(jnp.int32, shape, 0)
-            return (at >= begin) & (at < end)
-
-        return within
+    def _keys_and_values(self, words: tuple[PageWords, PageWords], group: Any, i: int) -> tuple[jax.Array, jax.Array]:
+        """K and V of head i of a group of heads that share words."""
+        k_place, v_place = self.shape.places(group, i)
+        return words[0].head(*k_place, self.dtype), words[1].head(*v_place, self.dtype)
 
     def _rows(self, i: Scalar) -> Any:
         step = self.shape.step_rows
         return pl.ds(pl.multiple_of(i * step, step), step)
-
-    def _step(self, h: Any, i: Scalar, k: jax.Array, v: jax.Array) -> None:
-        """The rows of step i of a head."""
-        at = (h, self._rows(i))
-        seen = self._seen(i)
-        p, alpha = self._weights(h, at, self._scores(h, at, k, seen), seen)
-        self._accumulate(p, alpha, v, at, seen)
 
     def _scores(self, h: Any, at: Any, k: jax.Array, seen: jax.Array | None) -> jax.Array:
         s = self._logits(h, online_softmax.scores(self.arrays.q[at].astype(self.dtype), k))
@@ -146,20 +159,29 @@ class _Block:
     def _weights(self, h: Any, at: Any, s: jax.Array, seen: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         scratch = self.scratch
         p, alpha = online_softmax.weights(s, scratch.m, scratch.l, at, self.shape.unit)
-        if scratch.v_scales is not None:
-            p = p * scratch.v_scales[pl.ds(h, 1)]
-            p = p if seen is None else jnp.where(seen, p, 0.0)
-        return p, alpha
+        return self._scaled(h, p, seen), alpha
 
-    def _accumulate(self, p: jax.Array, alpha: jax.Array, v: jax.Array, at: Any, seen: jax.Array | None) -> None:
-        rows_differ = self.shape.step_tokens > 1 or self.shape.max_new > 0
-        online_softmax.accumulate(p, alpha, v, self.scratch.acc, at, seen if rows_differ else None)
+    def _scaled(self, h: Any, p: jax.Array, seen: jax.Array | None) -> jax.Array:
+        if self.scratch.v_scales is None:
+            return p
+        p = p * self.scratch.v_scales[pl.ds(h, 1)]
+        return p if seen is None else jnp.where(seen, p, 0.0)
 
-    def _seen(self, i: Scalar) -> jax.Array | None:
-        """bool [step rows, columns of scores]; None: all are seen."""
+    def _accumulate(self, h: Any, i: Scalar, p: jax.Array, alpha: jax.Array, seen: jax.Array | None) -> None:
+        """seen: None where the rows of a step see the same keys."""
+        scratch, at = self.scratch, (h, self._rows(i))
+
+        def again() -> tuple[jax.Array, jax.Array]:
+            """p and seen, anew: nothing need be kept for the rare case."""
+            seen = self._seen(i)
+            s = self._scores(h, at, scratch.k[h], seen)
+            return self._scaled(h, online_softmax.weights_again(s, scratch.m, at, self.shape.unit), seen), seen
+
+        online_softmax.accumulate(p, alpha, scratch.v[h], scratch.acc, at, None if seen is None else again)
+
+    def _seen(self, i: Scalar) -> jax.Array:
+        """bool [step rows, keys]."""
         shape = self.shape
-        if not self.masked:
-            return None
         seen = visibility.mask(
             self.rows, shape.window, self.first_token + i * shape.step_tokens, shape.token_rows, self.first,
             self.first + shape.block_keys, (shape.step_rows, shape.buffer_keys),

@@ -7,6 +7,7 @@ large logits lose nothing. m and l fill 128 lanes, all alike. Nothing stands for
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -32,25 +33,33 @@ def weights(s: jax.Array, m: Ref, l: Ref, at: Any, unit: float) -> tuple[jax.Arr
     return p, alpha
 
 
+def weights_again(s: jax.Array, m: Ref, at: Any, unit: float) -> jax.Array:
+    """The p that weights() gave for these scores, after it."""
+    after = m[at]
+    return jnp.exp2((s - spread(jnp.where(after == -jnp.inf, 0.0, after), s.shape[1])) * (unit * LOG2_E))
+
+
 def accumulate(p: jax.Array, alpha: jax.Array, v: jax.Array, acc: Ref, at: Any,
-               seen: jax.Array | None = None) -> None:  # fmt: skip
+               again: Callable[[], tuple[jax.Array, jax.Array]] | None = None) -> None:  # fmt: skip
     """acc = alpha * acc + p @ v.
 
-    seen: bool [rows, keys] where rows differ in what they see: then no row may meet another's NaN or infinity, as
-    0 * NaN. Such values are rare, and found in the product.
+    again: () -> (p, bool [rows, keys]: seen), where rows differ in what they see: then no row may meet another's NaN
+    or infinity, as 0 * NaN. Such values are rare, and found in the product.
     """
-    before = spread(alpha, v.shape[1]) * acc[at]
     product = _product(p.astype(v.dtype), v)
-    acc[at] = before + product
-    if seen is None:
+    scaled = spread(alpha, v.shape[1]) * acc[at]
+    if again is None:
+        acc[at] = scaled + product
         return
+    found = jnp.max(jnp.where(product == product, 0.0, 1.0)) > 0.0
+    acc[at] = scaled + jnp.where(found, 0.0, product)
 
-    @pl.when(jnp.max(jnp.where(product == product, 0.0, 1.0)) > 0.0)
+    @pl.when(found)
     def _() -> None:
-        acc[at] = before + _of_seen(p, v, seen)
+        acc[at] = acc[at] + _of_seen(*again(), v)
 
 
-def _of_seen(p: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
+def _of_seen(p: jax.Array, seen: jax.Array, v: jax.Array) -> jax.Array:
     """p @ v in which a value that is not finite counts only where it is seen."""
     wide = v.astype(jnp.float32)
     weight = jnp.where(seen, 1.0, 0.0).astype(v.dtype)

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax import lax
 from jax import numpy as jnp
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from tilewise.backends.tpu.pallas.paged_shape import BITS, Stack
@@ -18,32 +19,41 @@ Ref = Any
 
 
 class PageWords:
-    """What is stored in one buffer slot [keys, buffer rows, packing, 128]."""
+    """What is stored in one buffer slot [keys, buffer rows, packing, 128].
 
-    def __init__(self, buffers: Ref, slot: Any, stack: Stack, stored: str, interpret: bool) -> None:
+    within: (begin, end) of the key slots that hold keys; around them may be anything, and 0 is read. None: all do.
+    """
+
+    def __init__(self, buffers: Ref, slot: Any, stack: Stack, stored: str, within: tuple[Any, Any] | None,
+                 interpret: bool) -> None:  # fmt: skip
         self.buffers, self.slot, self.stack, self.stored, self.interpret = buffers, slot, stack, stored, interpret
+        self.within = within
         self.packing = 32 // BITS[stored]
-        self._words: dict[int, list[jax.Array]] = {}
+        self._words: dict[int, tuple[Any, list[jax.Array]]] = {}
 
-    def head(self, head: int, dtype: Any) -> jax.Array:
-        """[keys, D] of a head, in `dtype` (float32 or bfloat16)."""
-        word, place = divmod(head, self.packing)
-        parts = [unpack(x, place, self.stored).astype(dtype) for x in self._word(word)]
+    def head(self, word: Any, place: int, dtype: Any) -> jax.Array:
+        """[keys, D] of the head at a place of a word, in `dtype` (float32 or bfloat16)."""
+        key = word if isinstance(word, int) else id(word)
+        if key not in self._words:
+            self._words[key] = word, [self._load(self.stack.row(word, i)) for i in range(self.stack.columns)]
+        parts = [unpack(x, place, self.stored).astype(dtype) for x in self._words[key][1]]
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
 
-    def _word(self, word: int) -> list[jax.Array]:
-        if word not in self._words:
-            self._words[word] = [self._load(self.stack.row(word, i)) for i in range(self.stack.columns)]
-        return self._words[word]
+    def _load(self, row: Any) -> jax.Array:
+        words = self._stored(row)
+        if self.within is None:
+            return words
+        at = lax.broadcasted_iota(jnp.int32, words.shape, 0)
+        return jnp.where((at >= self.within[0]) & (at < self.within[1]), words, jnp.zeros((), words.dtype))
 
-    def _load(self, row: int) -> jax.Array:
+    def _stored(self, row: Any) -> jax.Array:
         _, keys, rows, packing, width = self.buffers.shape
         if self.interpret:  # it has no reshape and no bitcast of references
-            x = self.buffers[self.slot, :, row].reshape(keys * packing, width)
+            x = self.buffers[self.slot, :, pl.ds(row, 1)].reshape(keys * packing, width)
             return x if packing == 1 else pltpu.bitcast(x, jnp.uint32)
         ref = self.buffers.at[self.slot].reshape(keys * rows * packing, width)
         ref = ref if packing == 1 else ref.bitcast(jnp.uint32)
-        return ref[row::rows, :] if rows > 1 else ref[...]
+        return ref[pl.ds(row, keys, stride=rows), :] if rows > 1 else ref[...]
 
 
 def unpack(words: jax.Array, place: int, stored: str) -> jax.Array:

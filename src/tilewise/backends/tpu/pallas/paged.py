@@ -91,6 +91,7 @@ def _scratch(shape: PagedShape) -> Scratch:
 
     scales = pltpu.VMEM((SLOTS, shape.buffer_keys, shape.kv_heads), jnp.float32)
     several_steps = shape.step_tokens > 1
+    keeps_k = several_steps or shape.max_new > 0
     return Scratch(
         semaphores=pltpu.SemaphoreType.DMA((SLOTS,)),
         state=pltpu.SMEM((4,), jnp.int32),
@@ -103,9 +104,9 @@ def _scratch(shape: PagedShape) -> Scratch:
         v_scale_buffers=scales if shape.v_scale == "slot" else None,
         k_scales=pltpu.VMEM((shape.kv_heads, shape.buffer_keys), jnp.float32) if shape.k_scale == "slot" else None,
         v_scales=pltpu.VMEM((shape.kv_heads, shape.buffer_keys), jnp.float32) if shape.v_scale == "slot" else None,
-        s=None if several_steps else pltpu.VMEM((shape.heads, shape.step_rows, shape.buffer_keys), jnp.float32),
-        k=pltpu.VMEM((shape.heads, shape.buffer_keys, shape.qk_dim), computed) if several_steps else None,
-        v=pltpu.VMEM((shape.heads, shape.buffer_keys, shape.v_dim), computed),
+        s=pltpu.VMEM((2 if several_steps else shape.heads, shape.step_rows, shape.buffer_keys), jnp.float32),
+        k=pltpu.VMEM((shape.unpacked_heads, shape.buffer_keys, shape.qk_dim), computed) if keeps_k else None,
+        v=pltpu.VMEM((shape.unpacked_heads, shape.buffer_keys, shape.v_dim), computed),
     )
 
 

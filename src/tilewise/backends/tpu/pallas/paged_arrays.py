@@ -43,6 +43,6 @@ class Scratch(NamedTuple):
     v_scale_buffers: Any
     k_scales: Any  # of the block at hand, along lanes [Hkv, keys]
     v_scales: Any
-    s: Any  # scores of the heads, where a step is all heads of a token [heads, rows, keys]
-    k: Any  # the block at hand, unpacked [heads, keys, D], where several steps use it
+    s: Any  # scores [2, rows, keys]; of all heads where a step is all heads of a token
+    k: Any  # the block at hand, unpacked [heads, keys, D], where it is used more than once
     v: Any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 LANES = 128
 SUBLANES = 8
@@ -112,6 +113,24 @@ class PagedShape:
         return Stack(words, min(words, tile_words(self.page_heads, self.packing)), dim // LANES)
 
     @property
+    def word_heads(self) -> int:
+        """kv heads that are loaded together, since they share words."""
+        return max(1, self.packing // 2) if self.combined else self.packing
+
+    @property
+    def unpacked_heads(self) -> int:
+        """Heads of a head block, padded to those that share words."""
+        return -(-self.heads // self.word_heads) * self.word_heads
+
+    def places(self, group: Any, i: int) -> tuple[tuple[Any, int], tuple[Any, int]]:
+        """(word, place in it) of K, and of V, of head `i` of a group of heads that share words."""
+        if not self.combined:
+            return (group, i), (group, i)
+        if self.packing == 1:
+            return (2 * group, 0), (2 * group + 1, 0)
+        return (group, 2 * i), (group, 2 * i + 1)
+
+    @property
     def carried(self) -> str:
         """The dtype of the page arrays: what the chips cannot name travels as bits of another."""
         return "bfloat16" if self.stored == "float16" else self.stored
@@ -157,8 +176,10 @@ class Stack:
         """Rows of a key in a buffer: odd, so that the registers of a head load without bank conflicts."""
         return self.rows + 1 - self.rows % 2
 
-    def row(self, word: int, column: int) -> int:
+    def row(self, word: Any, column: int) -> Any:
         """Where a word's column lies."""
+        if self.columns == 1:
+            return word
         tile, at = divmod(word, self.tile)
         return (tile * self.columns + column) * self.tile + at
 
