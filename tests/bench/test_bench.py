@@ -202,3 +202,21 @@ def _cpu() -> bool:
 def test_works_are_all_named() -> None:
     files = {path.stem for path in (ROOT / "src/tilewise/bench/works").glob("*.py")}
     assert set(WORKS) == files - {"__init__", "inputs", "pages"}
+
+
+def test_summary_has_a_line_for_each_bar(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    runner.save(path, [_row(), _row(1.0)], TINY, "")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks/summary.py"), str(path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[2:] == ["| forward f32 | 1 | x rival | 2.00 | 2.00 | 2.00 | 1.5 | 2 of 2 |"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/results").glob("*.json")), ids=lambda path: path.stem)
+def test_quoted_results_can_be_read(path: Path) -> None:
+    document, rows = runner.load(path)
+    assert rows
+    assert {"machine", "date", "command"} <= set(document)
+    assert not document["quick"]

@@ -62,11 +62,8 @@ EVERYWHERE = ("small time", "small planning", "memory", "threads", "feature", "w
 
 def goal(name: str, kind: str) -> Goal | None:
     """The goal of that name on a machine of that kind (machine.kind()); None where there is none anywhere."""
-    if kind == "v4_bf16":
-        return V4_BF16.get(name)
-    if kind == "v3" and name in V3:
-        return V3[name]
-    stated = V4_BF16.get(name)
-    if stated is None or name in EVERYWHERE:
+    level = kind.partition(" ")[0]
+    stated = V3.get(name) if level == "v3" and name in V3 else V4_BF16.get(name)
+    if stated is None or name in EVERYWHERE or kind == "v4_bf16" or (kind == "v3" and name in V3):
         return stated
     return replace(stated, applies=False)

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tilewise.bench.report import number
 from tilewise.bench.row import OURS, Result, Row
 from tilewise.bench.works.inputs import SHORT
 from tilewise.errors import Unsupported
 
+MARKERS = {"float32": "o", "bfloat16": "s", "float16": "^"}
 COLOURS = {"forward": "#1b6ca8", "backward": "#c8553d", "window": "#588157", "paged": "#7b4b94", "mixed": "#b08900"}
 
 
@@ -20,6 +22,9 @@ def pyplot() -> Any:
     except ImportError as error:
         raise Unsupported('Charts need matplotlib: pip install "tilewise[bench]".') from error
     matplotlib.use("Agg")
+    matplotlib.rcParams.update(
+        {"svg.fonttype": "none", "svg.hashsalt": "tilewise"}
+    )  # small, the same from the same rows
     from matplotlib import pyplot as plt
 
     return plt
@@ -35,7 +40,8 @@ def draw(rows: Sequence[Row], machine: str, path: Path) -> list[Path]:
             figure = chart(here, title)
             if figure is not None:
                 target = path.with_name(f"{path.stem}-{name}-{threads}{path.suffix or '.png'}")
-                figure.savefig(target, dpi=150, bbox_inches="tight")
+                undated = {"metadata": {"Date": None}} if target.suffix == ".svg" else {}
+                figure.savefig(target, dpi=150, bbox_inches="tight", **undated)
                 pyplot().close(figure)
                 written.append(target)
     return written
@@ -47,29 +53,38 @@ def roofline(rows: Sequence[Row], title: str) -> Any | None:
     peaks = {row.dtype: row.peak_flops / 1e9 for row in points if row.peak_flops}
     if not points or not peaks:
         return None
-    reads = [row.peak_bytes / 1e9 for row in points if row.peak_bytes and row.bytes and row.bytes > 64e6]
+    # of the largest buffer, which caches hold least of
+    largest = max((row for row in points if row.peak_bytes), key=lambda row: row.bytes or 0, default=None)
+    read = (largest.peak_bytes or 0) / 1e9 if largest else 0
     plt = pyplot()
     figure, axes = plt.subplots(figsize=(9, 6))
     intensity = [row.flops / row.bytes for row in points]  # type: ignore[operator]
     low, high = min(*intensity, 0.5) / 2, max(intensity) * 2
     for names, peak in _alike(peaks).items():
-        corner = peak / max(reads) if reads else low
+        corner = peak / read if read else low
         axes.plot([corner, high], [peak, peak], color="0.3", lw=1)
         axes.annotate(f"{names} multiply-adds {peak:.0f} GFLOP/s", (high, peak), ha="right", va="bottom", size=8)
-    if reads:
-        corner = max(peaks.values()) / max(reads)
-        axes.plot([low, corner], [low * max(reads), corner * max(reads)], color="0.3", lw=1)
-        axes.annotate(f"reading memory {max(reads):.1f} GB/s", (low * 1.1, low * 1.3 * max(reads)), size=8, rotation=32)
+    lowest = min(row.flops / row.seconds[OURS] / 1e9 for row in points) / 3  # type: ignore[operator]
+    if read:
+        corner = max(peaks.values()) / read
+        axes.plot([low, corner], [low * read, corner * read], color="0.3", lw=1)
+        start = max(low, lowest / read)
+        axes.annotate(
+            f"reading memory {read:.1f} GB/s", (start, start * read), (14, 4), textcoords="offset points", size=8
+        )
     for row, x in zip(points, intensity, strict=True):
         y = row.flops / row.seconds[OURS] / 1e9  # type: ignore[operator]
-        marker = {"float32": "o", "bfloat16": "s", "float16": "^"}.get(row.dtype, "d")
-        axes.plot(x, y, marker, color=COLOURS.get(row.work, "0.5"), ms=6, alpha=0.8)
+        axes.plot(x, y, MARKERS.get(row.dtype, "d"), color=COLOURS.get(row.work, "0.5"), ms=6, alpha=0.8)
     for work in dict.fromkeys(row.work for row in points):
-        axes.plot([], [], "o", color=COLOURS.get(work, "0.5"), label=work)
+        axes.plot([], [], "-", lw=5, color=COLOURS.get(work, "0.5"), label=work)
+    for dtype in dict.fromkeys(row.dtype for row in points):
+        axes.plot([], [], MARKERS.get(dtype, "d"), color="0.5", label=SHORT[dtype])
     axes.set(xscale="log", yscale="log", xlabel="FLOP a byte that must move", ylabel="GFLOP/s", title=title)
-    lowest = min(row.flops / row.seconds[OURS] / 1e9 for row in points)  # type: ignore[operator]
-    axes.set_ylim(lowest / 3, max(peaks.values()) * 1.6)
-    axes.legend(loc="lower right", frameon=False)
+    axes.set_ylim(lowest, max(peaks.values()) * 1.6)
+    for axis in (axes.yaxis, axes.xaxis):
+        axis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:g}"[0] in "25" else "")
+    axes.legend(loc="lower right", frameon=False, ncols=2)
     axes.grid(which="both", alpha=0.15)
     return figure
 
@@ -80,10 +95,12 @@ def rivals(rows: Sequence[Row], title: str) -> Any | None:
     if not found:
         return None
     plt = pyplot()
+    from matplotlib.ticker import LogLocator, NullLocator
+
     figure, axes = plt.subplots(figsize=(9, 1 + 0.24 * len(found)))
     for y, (row, result) in enumerate(found):
-        axes.barh(y, result.value, color=COLOURS.get(row.work, "0.5"), height=0.7)
-        axes.text(result.value, y, f" {result.value:.1f}", va="center", size=7)
+        axes.barh(y, result.value - 1, left=1, color=COLOURS.get(row.work, "0.5"), height=0.7)
+        axes.text(max(1, result.value), y, f" {number(result.value)}", va="center", size=7)
         if result.goal is not None and result.goal.applies:
             for value, style in ((result.goal.bar, "-"), (result.goal.aim, ":")):
                 if value is not None:
@@ -92,7 +109,12 @@ def rivals(rows: Sequence[Row], title: str) -> Any | None:
     axes.set_yticks(range(len(found)), labels, size=7)
     axes.invert_yaxis()
     axes.axvline(1, color="0.3", lw=1)
-    axes.set(xlabel="times faster than the rival (line: bar, dots: aim)", title=title)
+    axes.set(
+        xscale="log", xlabel="times faster than the rival, on a logarithmic scale (line: bar, dots: aim)", title=title
+    )
+    axes.xaxis.set_major_locator(LogLocator(2))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(y=0.01)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -73,7 +73,7 @@ def measure(case: Case, settings: Settings) -> Row:
     read = machine.Ceilings(settings.threads).read(cache.bytes)
     timings = interleave(calls, **settings.timing)
     in_dram = cache.bytes >= dram_sized()
-    where = "DRAM" if in_dram else "in cache"
+    where = "DRAM" if in_dram else "in cache" if cache.bytes < dram_sized() / 2 else "partly in cache"
     flops = 4.0 * batch * length * pages.HEADS * pages.WIDTH
     name = f"pages, {batch} x {length} keys, {cache.bytes / 1e6:.0f} MB, {where}"
     row = Row.of("paged", name, page_dtype, settings.threads, timings, difference=difference, bytes=cache.bytes,
