@@ -26,13 +26,10 @@ template <class W, class T> TW_INLINE void load_key_tail(const T* p, int n, type
 }
 
 // ---- scores ---------------------------------------------------------------------------------------------------------
+template <int step> constexpr int own_half(int l) { return l & step ? l + kLanes : l; }
+template <int step> constexpr int other_half(int l) { return l & step ? l - step + kLanes : l + step; }
 template <int step> TW_INLINE f32v add_halves(f32v a, f32v b) {  // lanes without bit `step` sum a, lanes with it sum b
-  i32v own{}, other{};
-  TW_UNROLL(16) for (int l = 0; l < kLanes; l++) {
-    own[l] = l & step ? l + kLanes : l;
-    other[l] = l & step ? l - step + kLanes : l + step;
-  }
-  return __builtin_shuffle(a, b, own) + __builtin_shuffle(a, b, other);
+  return shuffle<own_half<step>>(a, b) + shuffle<other_half<step>>(a, b);
 }
 // Lane i of the result is the sum of the lanes of v[i].
 template <int step = kLanes / 2> TW_INLINE f32v transposing_sum(f32v* v) {
@@ -94,33 +91,31 @@ TW_NOINLINE void score_keys(const T* const* key, int keys, int64_t dim, const ty
 // ---- softmax --------------------------------------------------------------------------------------------------------
 struct Running { f32v m, l; };             // lanes repeat the rows; l is a partial sum in each lane
 
+template <int rows> constexpr int key_of_lane(int l) { return l / rows; }
 template <int rows> TW_INLINE f32v by_key(const float* x) {  // lane l: x[l / rows]
   if constexpr (rows == 1) return load(x);
   else if constexpr (rows == kLanes) return splat(*x);
   else {
     f32v v{};
-    i32v index{};
     std::memcpy(&v, x, kLanes / rows * sizeof(float));
-    TW_UNROLL(16) for (int l = 0; l < kLanes; l++) index[l] = l / rows;
-    return __builtin_shuffle(v, index);
+    return shuffle<key_of_lane<rows>>(v, v);
   }
 }
+template <int rows> constexpr int neighbour(int l) { return l ^ rows; }
 template <int rows> TW_INLINE f32v max_over_keys(f32v m) {
-  if constexpr (rows < kLanes) {
-    i32v index{};
-    TW_UNROLL(16) for (int l = 0; l < kLanes; l++) index[l] = l ^ rows;
-    return max_over_keys<rows * 2>(vmax(m, __builtin_shuffle(m, index)));
-  } else return m;
+  if constexpr (rows < kLanes) return max_over_keys<rows * 2>(vmax(m, shuffle<neighbour<rows>>(m, m)));
+  else return m;
 }
-template <int rows> TW_INLINE u32v pair_keys(f32v a, f32v b) {  // lane (i, row): keys 2i, 2i + 1 of [a, b], rounded to bf16
-  i32v even{}, odd{};
-  TW_UNROLL(16) for (int l = 0; l < kLanes; l++) even[l] = l / rows * 2 * rows + l % rows, odd[l] = even[l] + rows;
+template <int rows> constexpr int even_key(int l) { return l / rows * 2 * rows + l % rows; }
+template <int rows> constexpr int odd_key(int l) { return even_key<rows>(l) + rows; }
+// Lane (i, row): keys 2i, 2i + 1 of [a, b], rounded to bf16.
+template <int rows> TW_INLINE u32v pair_keys(f32v a, f32v b) {
   const auto rounded = [](f32v v) {
     bf16 h[kLanes];
     store(h, v);
     return __builtin_convertvector(load_as<u16v>(h), u32v);
   };
-  return rounded(__builtin_shuffle(a, b, even)) | rounded(__builtin_shuffle(a, b, odd)) << 16;
+  return rounded(shuffle<even_key<rows>>(a, b)) | rounded(shuffle<odd_key<rows>>(a, b)) << 16;
 }
 
 // cap: the soft cap * log2(e), 0 for none; key_scale: [padded_keys], null for none.

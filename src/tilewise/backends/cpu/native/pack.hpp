@@ -59,43 +59,34 @@ template <class U, class T> TW_INLINE auto load_words(const T* row, int64_t k) {
 
 // ---- transposing in registers -----------------------------------------------------------------------------------
 // A square of 32-bit lanes: 4 x 4 blocks inside 128 bits, then whole 128-bit blocks.
-template <class V, class I> TW_INLINE V shuffle(V a, V b, I index) { return __builtin_shuffle(a, b, index); }
-template <int step> TW_INLINE u32v block_index(bool high) {  // lanes with bit `step` clear from a, set from b
-  u32v x{};
-  TW_UNROLL(16) for (int l = 0; l < kLanes; l++) {
-    const int from = (l & step) ? (high ? l : l - step) : (high ? l + step : l);
-    x[l] = static_cast<uint32_t>((l & step) ? from + kLanes : from);
-  }
-  return x;
-}
-TW_INLINE u32v unpack_index(bool high, bool doubles) {
-  u32v x{};
-  TW_UNROLL(16) for (int l = 0; l < kLanes; l++) {
-    const int block = l / 4 * 4, i = l % 4;
-    x[l] = static_cast<uint32_t>(doubles ? block + (high ? 2 : 0) + i % 2 + (i / 2) * kLanes
-                                         : block + (high ? 2 : 0) + i / 2 + (i % 2) * kLanes);
-  }
-  return x;
-}
+// Lanes with bit `step` clear come from a, those with it set from b; which lanes of them: the lower or the upper blocks.
+template <int step> constexpr int lower_blocks(int l) { return l & step ? l - step + kLanes : l; }
+template <int step> constexpr int upper_blocks(int l) { return l & step ? l + kLanes : l + step; }
+// Inside each 128 bits: lanes, or pairs of lanes, of a and b in turn, from the lower or the upper half.
+constexpr int lower_lanes(int l) { return l / 4 * 4 + l % 4 / 2 + l % 2 * kLanes; }
+constexpr int upper_lanes(int l) { return lower_lanes(l) + 2; }
+constexpr int lower_pairs(int l) { return l / 4 * 4 + l % 2 + l % 4 / 2 * kLanes; }
+constexpr int upper_pairs(int l) { return lower_pairs(l) + 2; }
+
 template <int step> TW_INLINE void swap_blocks(u32v* v) {
   if constexpr (step < kLanes) {
     TW_UNROLL(16) for (int i = 0; i < kLanes; i++)
       if (!(i & step)) {
         const u32v a = v[i], b = v[i + step];
-        v[i] = shuffle(a, b, block_index<step>(false));
-        v[i + step] = shuffle(a, b, block_index<step>(true));
+        v[i] = shuffle<lower_blocks<step>>(a, b);
+        v[i + step] = shuffle<upper_blocks<step>>(a, b);
       }
     swap_blocks<step * 2>(v);
   }
 }
 TW_INLINE void transpose(u32v* v) {
   TW_UNROLL(4) for (int g = 0; g < kLanes; g += 4) {
-    const u32v a = shuffle(v[g], v[g + 1], unpack_index(false, false)), b = shuffle(v[g], v[g + 1], unpack_index(true, false));
-    const u32v c = shuffle(v[g + 2], v[g + 3], unpack_index(false, false)), d = shuffle(v[g + 2], v[g + 3], unpack_index(true, false));
-    v[g] = shuffle(a, c, unpack_index(false, true));
-    v[g + 1] = shuffle(a, c, unpack_index(true, true));
-    v[g + 2] = shuffle(b, d, unpack_index(false, true));
-    v[g + 3] = shuffle(b, d, unpack_index(true, true));
+    const u32v a = shuffle<lower_lanes>(v[g], v[g + 1]), b = shuffle<upper_lanes>(v[g], v[g + 1]);
+    const u32v c = shuffle<lower_lanes>(v[g + 2], v[g + 3]), d = shuffle<upper_lanes>(v[g + 2], v[g + 3]);
+    v[g] = shuffle<lower_pairs>(a, c);
+    v[g + 1] = shuffle<upper_pairs>(a, c);
+    v[g + 2] = shuffle<lower_pairs>(b, d);
+    v[g + 3] = shuffle<upper_pairs>(b, d);
   }
   swap_blocks<4>(v);
 }

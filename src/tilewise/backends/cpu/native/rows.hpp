@@ -44,15 +44,18 @@ inline void zero_row(DType t, int64_t n, void* base, int64_t offset) {
   std::memset(static_cast<char*>(base) + offset * size_of(t), 0, static_cast<std::size_t>(n * size_of(t)));
 }
 
+constexpr int even_lane(int l) { return 2 * l; }
+constexpr int odd_lane(int l) { return 2 * l + 1; }
+constexpr int lower_in_turn(int l) { return l / 2 + l % 2 * kLanes; }  // ... and back
+constexpr int upper_in_turn(int l) { return lower_in_turn(l) + kLanes / 2; }
+
 // A group of a query as words in W's order. row: W::group floats.
 template <class W> TW_INLINE void place_query(const float* row, typename W::Word* out) {
   if constexpr (std::is_same_v<typename W::Word, float>) {
     const f32v a = load(row), b = load(row + kLanes);
     if constexpr (W::alternating) {
-      i32v even{};
-      TW_UNROLL(16) for (int l = 0; l < kLanes; l++) even[l] = 2 * l;
-      store(out, __builtin_shuffle(a, b, even));
-      store(out + kLanes, __builtin_shuffle(a, b, even + 1));
+      store(out, shuffle<even_lane>(a, b));
+      store(out + kLanes, shuffle<odd_lane>(a, b));
     } else {
       store(out, a);
       store(out + kLanes, b);
@@ -68,10 +71,8 @@ template <class W> TW_INLINE void unplace_values(const float* acc, float* out) {
   if constexpr (std::is_same_v<typename W::Word, float>) {
     const f32v a = load(acc), b = load(acc + kLanes);
     if constexpr (W::alternating) {
-      i32v low{};
-      TW_UNROLL(16) for (int l = 0; l < kLanes; l++) low[l] = l / 2 + l % 2 * kLanes;
-      store(out, __builtin_shuffle(a, b, low));
-      store(out + kLanes, __builtin_shuffle(a, b, low + kLanes / 2));
+      store(out, shuffle<lower_in_turn>(a, b));
+      store(out + kLanes, shuffle<upper_in_turn>(a, b));
     } else {
       store(out, a);
       store(out + kLanes, b);

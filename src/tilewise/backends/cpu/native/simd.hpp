@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -76,6 +77,14 @@ TW_INLINE f64v splat(double x) { return x - f64v{}; }
 template <class T> struct VectorOf;
 template <> struct VectorOf<float> { using type = f32v; using integer = i32v; static constexpr int lanes = kLanes; };
 template <> struct VectorOf<double> { using type = f64v; using integer = i64v; static constexpr int lanes = kLanes / 2; };
+
+// Element i of the result is element from(i) of a followed by b. from is known at compile time: one or two instructions.
+template <int (*from)(int), class V, std::size_t... i> TW_INLINE V shuffle(V a, V b, std::index_sequence<i...>) {
+  return __builtin_shufflevector(a, b, from(static_cast<int>(i))...);
+}
+template <int (*from)(int), class V> TW_INLINE V shuffle(V a, V b) {
+  return shuffle<from>(a, b, std::make_index_sequence<sizeof(V) / sizeof(a[0])>{});
+}
 
 // A NaN in either operand may be lost: callers never rely on max to carry NaN.
 TW_INLINE f32v vmax(f32v a, f32v b) {

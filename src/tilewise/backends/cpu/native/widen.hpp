@@ -34,15 +34,9 @@ template <class T> struct Wide {
   TW_INLINE void load_value(const T* p, const T*, Vector* out) { load_key(p, out); }
 };
 
-// Unpacking works inside blocks of 128 bits: low and high halves of each block of two vectors, interleaved.
-template <class H> TW_INLINE H zip_index(bool high) {
-  constexpr int n = sizeof(H) / sizeof(H{}[0]), block = 16 / sizeof(H{}[0]);
-  H x{};
-  TW_UNROLL(64) for (int i = 0; i < n; i++)
-    x[i] = static_cast<decltype(x[0] + 0)>(i / block * block + (high ? block / 2 : 0) + i % block / 2 + i % 2 * n);
-  return x;
-}
-TW_INLINE half_words zip(half_words a, half_words b, bool high) { return __builtin_shuffle(a, b, zip_index<half_words>(high)); }
+// Unpacking works inside blocks of 128 bits: the lower or the upper halves of each block of two vectors, interleaved.
+constexpr int lower_words(int i) { return i / 8 * 8 + i % 8 / 2 + i % 2 * 2 * kLanes; }
+constexpr int upper_words(int i) { return lower_words(i) + 4; }
 
 #if TW_LANES == 16 && defined(__AVX512BF16__) && !defined(__AVX512VBMI__)
 constexpr bool kByteLookup = false;
@@ -106,8 +100,8 @@ template <class T> struct Paired {
     load_key(p, a);
     load_key(next, b);
     TW_UNROLL(2) for (int j = 0; j < key_vectors; j++) {
-      out[2 * j] = (u32v)zip((half_words)a[j], (half_words)b[j], false);
-      out[2 * j + 1] = (u32v)zip((half_words)a[j], (half_words)b[j], true);
+      out[2 * j] = (u32v)shuffle<lower_words>((half_words)a[j], (half_words)b[j]);
+      out[2 * j + 1] = (u32v)shuffle<upper_words>((half_words)a[j], (half_words)b[j]);
     }
   }
 };
