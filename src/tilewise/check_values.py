@@ -88,13 +88,13 @@ def _ints(name: str, array: Any, axes: int | None = 1) -> np.ndarray:
     return found.astype(np.int64)
 
 
-def _in_range(name: str, values: np.ndarray, low: int, high: int | None) -> None:
+def _in_range(name: str, values: np.ndarray, low: int, high: int | None, why: str = "") -> None:
     wrong = values < low
     if high is not None:
         wrong |= values > high
     if wrong.any():
         at = int(np.argmax(wrong))
-        bounds = f"at least {low}" if high is None else f"in [{low}, {high}]"
+        bounds = f"at least {low}" if high is None else f"in [{low}, {high}]{why}"
         raise InvalidInput(f"{name}[{at}] must be {bounds}, but is {int(values[at])}.")
 
 
@@ -127,7 +127,8 @@ def _paged(
         raise InvalidInput(f"num_seqs must be in [0, {max_seqs}] (the rows of page_indices), but is {count}.")
     _starts("cu_q_lens", cu_q_lens[: count + 1], max_tokens, "rows of q")
     kv_lens = kv_lens[:count]
-    _in_range("kv_lens", kv_lens, 0, None if page_size is None else pages_per_seq * page_size)
+    most = None if page_size is None else pages_per_seq * page_size
+    _in_range("kv_lens", kv_lens, 0, most, f" ({pages_per_seq} pages of {page_size})")
     q_lens = np.diff(cu_q_lens[: count + 1])
     if append and (q_lens > kv_lens).any():
         at = int(np.argmax(q_lens > kv_lens))

@@ -40,6 +40,10 @@ class PagedBatch:
         self._applied = False
         self.copies = copies
 
+    def __repr__(self) -> str:
+        copies = f", {len(self.copies)} pages to copy first" if self.copies_pending else ""
+        return f"PagedBatch({int(self._arrays.num_seqs[0])} sequences, {self.num_tokens} new tokens{copies})"
+
     @property
     def copies_pending(self) -> bool:
         return bool(self.copies) and not self._applied

@@ -58,6 +58,10 @@ class PagedCache:
 
     # -- what there is -------------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        return (f"PagedCache({len(self._sequences)} sequences, {self.pages_used} of {self.num_pages} pages of "
+                f"{self.page_size} tokens used, {self.pages_shared} shared)")  # fmt: skip
+
     @property
     def sequence_ids(self) -> tuple[int, ...]:
         return tuple(self._sequences)
