@@ -29,6 +29,11 @@ def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "Usage: tilewise" in capsys.readouterr().out
 
 
+def test_alone_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    assert "Usage: tilewise" in capsys.readouterr().out
+
+
 def test_help_imports_no_framework() -> None:
     program = (
         "import sys; from tilewise.cli import run; run(['--help']);"
@@ -61,7 +66,16 @@ def test_help_imports_no_framework() -> None:
         (["demo", "--train", "--plot", "chart.txt"], 2, "--plot must end in"),
         ([*DENSE, "--out", "map"], 2, "--out must end in"),
         (["verify", "--backend", "abacus"], 2, "--backend must be one of"),
-        (["verify", "--tag", "no such tag"], 3, "nothing was run"),
+        (["verify", "--tag", "no such tag"], 2, "--tag must be one of"),
+        (["verify", "--out", "no/such/folder/x.json"], 2, "a folder that exists"),
+        (["bench", "--out", "no/such/folder/x.json"], 2, "a folder that exists"),
+        (["bench", "--plot", "no/such/folder/x.png"], 2, "a folder that exists"),
+        (["bench", "--backend", "abacus"], 2, "--backend must be one of"),
+        (["demo", "--steps", "3"], 2, "--steps goes with --train"),
+        (["demo", "--train", "--kv-dtype", "int8"], 2, "--kv-dtype goes without --train"),
+        ([*DENSE, "--sequence", "3:4"], 2, "no --sequence"),
+        ([*DENSE, "--draft", "3"], 2, "no --draft"),
+        (["explain", "--packed", "--q", "4x8x64", "--kv", "9x2x64", "--bias"], 2, "no --bias"),
         (["demo", "--kv-dtype", "f8"], 2, "--kv-dtype must be one of"),
         (["demo", "--max-new-tokens", "0"], 2, "max-new-tokens"),
     ],

@@ -20,7 +20,7 @@ def pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise Unsupported('Charts need matplotlib: pip install "tilewise[bench]".') from error
+        raise Unsupported('Charts need matplotlib: pip install matplotlib.') from error
     matplotlib.use("Agg")
     matplotlib.rcParams.update(
         {"svg.fonttype": "none", "svg.hashsalt": "tilewise"}

@@ -48,6 +48,7 @@ def run(arguments: list[str]) -> int:
     from tilewise.errors import InvalidInput, TilewiseError, Unsupported
 
     try:
+        arguments = arguments or ["--help"]
         return app(arguments, prog_name="tilewise", standalone_mode=False) or 0
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,16 +33,20 @@ def bench(
     """
     from tilewise.bench import machine, plots, report, runner
     from tilewise.bench.settings import Settings
-    from tilewise.cli import pictures, screen
+    from tilewise.cli import files, screen
+    from tilewise.errors import Unsupported
 
-    pictures.judge("--plot", plot)
+    files.judge_picture("--plot", plot)
+    files.judge("--out", out)
     console = screen.console()
     if plot is not None:
         plots.pyplot()  # say it before an hour of measuring
     if read is not None:
         document, rows = runner.load(read)
     else:
-        settings = Settings(dtypes=_dtypes(dtype), quick=quick, backend=backend)
+        settings = Settings(dtypes=_dtypes(dtype), quick=quick, backend=_backend(backend))
+        if importlib.util.find_spec("torch") is None:
+            raise Unsupported("The rivals are PyTorch's: pip install torch.")
         document = {"machine": machine.describe()}
         rows = []
         try:
@@ -74,6 +79,15 @@ def _measure(works: list[str], threads: list[int], settings: Settings, rows: lis
         for row in runner.rows(works, threads, settings, on_start):
             rows.append(row)
             progress.advance(task)
+
+
+def _backend(chosen: str) -> str:
+    from tilewise.choose.backend_list import MODULES
+    from tilewise.errors import InvalidInput
+
+    if chosen not in ("fused", *MODULES):
+        raise InvalidInput(f"--backend must be one of fused, {', '.join(MODULES)}, but is {chosen!r}.")
+    return chosen
 
 
 def _works(chosen: list[str] | None) -> list[str]:

@@ -114,7 +114,7 @@ def _show(found: dict[str, Any]) -> None:
     for column in ("for", "here", "how to get it"):
         extras.add_column(column)
     for name, present in found["extras"].items():
-        line = "" if present else f'pip install "tilewise\\[{name}]"'
+        line = "" if present else f'in the source tree: pip install ".\\[{name}]"'
         extras.add_row(EXTRAS[name][1], "[green]yes[/]" if present else "no", line)
     console.print(extras)
 

@@ -44,9 +44,9 @@ def explain(
 
     Also with which tiles, and each other backend's reason. Nothing is allocated and nothing runs.
     """
-    from tilewise.cli import pictures, problem, sizes
+    from tilewise.cli import files, problem, sizes
 
-    pictures.judge("--out", out)
+    files.judge_picture("--out", out)
     options: dict[str, Any] = {"window": sizes.window(window), "scale": scale, "softcap": softcap}
     _only(
         "paged" if paged else "packed" if packed else "dense",

@@ -55,7 +55,7 @@ def compile_(
 ) -> None:  # fmt: skip
     """Compile the kernel of a model's serving step with the real TPU compiler, with no TPU.
 
-    Prints VMEM, spills, and the bundles of each loop. Needs libtpu (pip install "tilewise[tpu]").
+    Prints VMEM, spills, and the bundles of each loop. Needs libtpu (pip install "jax[tpu]").
     """
     from tilewise.backends.tpu import compile_offline, tiles
     from tilewise.errors import Unsupported

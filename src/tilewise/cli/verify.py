@@ -19,14 +19,17 @@ def verify(
     """Run the conformance suite here. Exits with 1 if anything failed."""
     from rich.table import Table
 
-    from tilewise.cli import screen
+    from tilewise.cli import files, screen
     from tilewise.testing import verify as run
+    from tilewise.testing.cases import CASES
     from tilewise.testing.pairs import all_pairs
 
+    files.judge("--out", out)
     console = screen.console()
     known = all_pairs()
     _known("--backend", backend, {pair.backend for pair in known})
     _known("--framework", framework, {pair.framework for pair in known})
+    _known("--tag", tag, {name for case in CASES for name in case.tags})
     absent = {
         str(pair): pair.missing()
         for pair in known
@@ -62,7 +65,7 @@ def verify(
     if len(failed) > 20:
         console.print(f"... and {len(failed) - 20} more")
     if not results:
-        typer.echo("tilewise: nothing was run: no such pair works here, or no case has such a tag", err=True)
+        typer.echo("tilewise: nothing was run: no such pair works here", err=True)
         raise typer.Exit(3)
     if failed:
         typer.echo(f"tilewise: {len(failed)} of {len(results)} checks failed", err=True)

@@ -84,7 +84,7 @@ def load_checkpoint(path: Path | None = None, progress: Callable[[int, int], Non
     try:
         import gguf
     except ImportError:
-        raise DemoUnavailable("the demo reads GGUF files: pip install 'tilewise[demo]'") from None
+        raise DemoUnavailable("the demo reads GGUF files: pip install gguf") from None
 
     class PlainReader(gguf.GGUFReader):
         """Reads through a plain array: slicing a memmap 250,000 times costs seconds."""

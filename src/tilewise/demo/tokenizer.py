@@ -14,7 +14,7 @@ class ChatTokenizer:
         try:
             from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
         except ImportError:
-            raise DemoUnavailable("the demo tokenises with `tokenizers`: pip install 'tilewise[demo]'") from None
+            raise DemoUnavailable("the demo tokenises with `tokenizers`: pip install tokenizers") from None
         vocabulary = {token: i for i, token in enumerate(tables.tokens)}
         self._tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=list(tables.merges)))
         # Digits stand alone, then the pattern of GPT-2: what llama.cpp names "smollm".

@@ -127,7 +127,7 @@ def _attentions() -> dict[str, Attention]:
     try:
         import torch
     except ImportError:
-        raise DemoUnavailable("the training demo needs PyTorch: pip install 'tilewise[torch]'") from None
+        raise DemoUnavailable("the training demo needs PyTorch: pip install torch") from None
     import tilewise as tw
 
     def by_tilewise(q: Any, k: Any, v: Any) -> Any:
@@ -199,7 +199,7 @@ def _plot(result: TrainResult, path: Path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise DemoUnavailable("a plot needs matplotlib: pip install 'tilewise[bench]'") from None
+        raise DemoUnavailable("a plot needs matplotlib: pip install matplotlib") from None
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
     curves, apart = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])

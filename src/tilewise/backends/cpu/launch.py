@@ -210,7 +210,8 @@ def _check_dense(p: Problem, o: Operands) -> None:
 
 def _check_paged(p: PagedProblem, o: PagedOperands, left: int | None) -> None:
     check_values(kv_lens=o.kv_lens, page_indices=o.page_indices, cu_q_lens=o.cu_q_lens, num_seqs=o.num_seqs,
-                 num_pages=p.num_pages, page_size=p.page_size, max_tokens=p.max_tokens, left=left, append=p.form == "append")  # fmt: skip
+                 num_pages=p.num_pages, page_size=p.page_size, max_tokens=p.max_tokens, left=left,
+                 append=p.form == "append")  # fmt: skip
 
 
 def _judge_dense(error: int, p: Problem, o: Operands) -> None:
