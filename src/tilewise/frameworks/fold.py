@@ -24,7 +24,7 @@ def fold(xp: Any, plan: Plan, operands: Operands, mapped: tuple[bool, ...], n: i
     """The plan and operands of the one call."""
     pairs = dict(zip(Operands._fields, mapped))
     folded = Operands(*(
-        None if x is None else _merge(xp, x, pairs[name], n, plan.problem.batch, name)
+        None if x is None else _fold_operand(xp, x, pairs[name], n, plan.problem.batch, name)
         for name, x in operands._asdict().items()
     ))  # fmt: skip
     changed = {
@@ -47,7 +47,7 @@ def split_axes(xp: Any, x: Any, n: int, batch: int) -> Any:
     return xp.reshape(x, (n, batch, *x.shape[1:]))
 
 
-def _merge(xp: Any, x: Any, mapped: bool, n: int, batch: int, name: str) -> Any:
+def _fold_operand(xp: Any, x: Any, mapped: bool, n: int, batch: int, name: str) -> Any:
     if name == "sinks":
         return x
     if name in ("bias", "mask"):

@@ -140,7 +140,7 @@ def _vmapped(function: Function, of_all: Function = lambda *_: None, batch: int 
 
 
 def _refuse_derivative(function: Function, words: str) -> Function:
-    """The function; who differentiates it is told so."""
+    """The function as JAX sees it; differentiating it raises an error that says why there is no gradient."""
     call = jax.custom_jvp(function)
 
     def refuse(primals: Any, tangents: Any) -> Any:

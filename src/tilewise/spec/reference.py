@@ -90,8 +90,8 @@ def backward(
         dsinks = xp.cast(xp.reshape(-_sum_axes(xp, terms, (0, 3)), (problem.q_heads,)), xp.dtype_of(operands.sinks))
     return Gradients(
         _out(xp, problem, dq, problem.dtype),
-        _merge(xp, problem, dk[:, :, 0], problem.dtype),
-        _merge(xp, problem, dv[:, :, 0], problem.dtype),
+        _join_heads(xp, problem, dk[:, :, 0], problem.dtype),
+        _join_heads(xp, problem, dv[:, :, 0], problem.dtype),
         None if dbias is None else xp.cast(dbias, xp.dtype_of(operands.bias)),
         dsinks,
     )
@@ -246,10 +246,11 @@ def _split(xp: Any, problem: Problem, x: Array, heads: int) -> Array:
 def _out(xp: Any, problem: Problem, x: Array, dtype: str) -> Array:
     """[B, Hkv, G, T, E] -> the caller's layout."""
     b, kv_heads, group, t, e = x.shape
-    return _merge(xp, problem, xp.reshape(x, (b, kv_heads * group, t, e)), dtype)
+    return _join_heads(xp, problem, xp.reshape(x, (b, kv_heads * group, t, e)), dtype)
 
 
-def _merge(xp: Any, problem: Problem, x: Array, dtype: str) -> Array:
+def _join_heads(xp: Any, problem: Problem, x: Array, dtype: str) -> Array:
+    """[B, H, T, E] -> the caller's layout."""
     if problem.layout == "bthd":
         x = xp.transpose(x, (0, 2, 1, 3))
     return xp.cast(x[0] if problem.form == "packed" else x, dtype)

@@ -44,8 +44,8 @@ def usable_pairs() -> list[Pair]:
 def covers(pair: Pair, case: Case, check: str = "forward") -> bool:
     """Is this check of the case worth running here?
 
-    All are on NumPy. Those tagged "every" are on each framework; in plain array code, which is one and the same for
-    all frameworks but slow, only those tagged "plain", and only results and gradients.
+    All are on NumPy. Those tagged "every" are on each framework. The plain array code is slow, and the same lines serve
+    every framework: there only those tagged "plain" run, and only their results and gradients are checked.
     """
     if pair.framework == "numpy":
         return True
