@@ -384,7 +384,7 @@ def _page_scale(call: _Call, name: str, num_pages: int, page_size: int, kv_heads
     """Which form a scale has: none, scalar, head, slot."""
     if name not in call:
         return "none"
-    call.dtype(name, ("float32", "bfloat16", "float16"))
+    call.dtype(name, QUERY_DTYPES)
     shape = call[name].shape
     forms = {(): "scalar", (1,): "scalar", (kv_heads,): "head", (num_pages, page_size, kv_heads): "slot"}
     if shape not in forms:
