@@ -64,12 +64,10 @@ def worker(chip_name: str, only: dict[str, str], start: int) -> None:
         spec = AttentionSpec(one.d**-0.5, window=(None, 0), k_scale=scale, v_scale=scale)
         problem = PagedProblem(
             STEPS[one.step], 64, 64 * 2048 // one.page, one.page, 2048 // one.page, q_heads, kv_heads, one.d, one.d,
-            q_dtype, one.pages, "tpu", "jax",
+            q_dtype, one.pages, f"tpu:{chip_name}", "jax",
         )  # fmt: skip
         print(json.dumps({"started": number}), flush=True)
-        with target.target(chip_name):
-            reason = why_not(spec, problem)
-        if reason is not None:
+        if (reason := why_not(spec, problem)) is not None:
             found = {"verdict": f"refused: {reason}"}
         else:
             chosen = tiles.first_choice(spec, problem)
@@ -108,21 +106,27 @@ def results(chip: str, only: dict[str, str]) -> Iterator[tuple[Combination, dict
 
 def table(chip: str, found: list[tuple[Combination, dict]]) -> list[str]:
     """Rows of the table: pages x width, columns: page sizes; VMEM in MiB of the hungriest group and step."""
-    lines = [f"## {chip}", "", "| pages | head_dim | " + " | ".join(f"page {size}" for size in PAGES) + " |"]
-    lines.append("| --- " * (2 + len(PAGES)) + "|")
+    sizes = sorted({one.page for one, _ in found})
+    lines = [f"## {chip}", "", "| pages | head_dim | " + " | ".join(f"page {size}" for size in sizes) + " |"]
+    lines.append("| --- " * (2 + len(sizes)) + "|")
     for dtype, width in itertools.product(DTYPES, WIDTHS):
-        cells = []
-        for size in PAGES:
-            here = [x for one, x in found if (one.pages, one.d, one.page) == (dtype, width, size)]
-            bad = [x for x in here if x["verdict"].startswith("ERROR")]
-            refused = [x for x in here if x["verdict"].startswith("refused")]
-            most = max((x["vmem"] for x in here if "vmem" in x), default=0)
-            cells.append(f"{len(bad)} ERRORS" if bad else "-" if not here else "refused" if len(refused) == len(here)
-                         else f"{most / 2**20:.1f}" + (f", {len(refused)} refused" if refused else ""))  # fmt: skip
+        cells = [_cell([x for one, x in found if (one.pages, one.d, one.page) == (dtype, width, size)])
+                 for size in sizes]  # fmt: skip
         if any(cell != "-" for cell in cells):
             lines.append(f"| {dtype} | {width} | " + " | ".join(cells) + " |")
     reasons = sorted({x["verdict"] for _, x in found if not x["verdict"].startswith("compiled")})
-    return [*lines, "", *(f"- {reason}" for reason in reasons), ""]
+    return [*lines, "", *(f"- {reason}" for reason in reasons), *([""] if reasons else [])]
+
+
+def _cell(here: list[dict]) -> str:
+    errors = sum(x["verdict"].startswith("ERROR") for x in here)
+    refused = sum(x["verdict"].startswith("refused") for x in here)
+    if errors or not here:
+        return f"{errors} ERRORS" if errors else "-"
+    if refused == len(here):
+        return "refused"
+    most = max(x["vmem"] for x in here if "vmem" in x)
+    return f"{most / 2**20:.1f}" + (f", {refused} refused" if refused else "")
 
 
 def main() -> int:
@@ -134,7 +138,8 @@ def main() -> int:
     only = dict(part.split("=") for part in arguments.only.split(",") if part)
     lines = ["# What the TPU compiler made of the paged kernel", "",
              "Made by `python benchmarks/tpu_offline.py`, with no TPU. Cells: VMEM in MiB of the hungriest of "
-             f"{', '.join(HEADS)} in a decode and in a mixed step, default tiles. Nothing was run.", ""]  # fmt: skip
+             f"{only.get('heads', ', '.join(HEADS))} in a decode and in a mixed step, default tiles. Nothing was run.",
+             ""]  # fmt: skip
     errors = 0
     for chip in arguments.chips.split(","):
         found = []
