@@ -22,6 +22,9 @@ def emit(backend: str, spec: AttentionSpec, problem: Problem | PagedProblem, til
         tiles: the backend's own; None: its first choice.
         format: for "tpu": "mlir", "stablehlo" or "bytecode".
 
+    Returns:
+        Text; bytes for "bytecode".
+
     Raises:
         InvalidInput: an unknown backend or format. Unsupported: the backend refuses the call.
     """

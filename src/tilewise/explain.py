@@ -66,7 +66,14 @@ def explain_paged(q: Any, kv_pages: Any, kv_lens: Any, page_indices: Any, cu_q_l
                   **options: Any) -> Explanation:  # fmt: skip
     """Who would run ragged_paged_attention(q, kv_pages, ..., **options), and why not the others. Runs nothing.
 
-    Args, Returns, Raises: as explain(), for the arguments of ragged_paged_attention().
+    Args:
+        q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, options: those of ragged_paged_attention().
+
+    Returns:
+        As explain().
+
+    Raises:
+        InvalidInput: the call has no meaning.
     """
     given = _arguments(ragged_paged_attention, q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, **options)
     adapter = detect(q)
@@ -86,5 +93,9 @@ def _arguments(call: Any, *args: Any, **options: Any) -> dict[str, Any]:
 
 
 def backends() -> dict[str, str | None]:
-    """Name of each backend -> None if this machine can use it, else why not."""
+    """What this machine can use.
+
+    Returns:
+        The name of each backend -> None if this machine can use it, else why not.
+    """
     return {name: backend_list.load(name).missing() for name in backend_list.MODULES}

@@ -35,7 +35,7 @@ def _version(wanted: bool) -> None:
 def options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
-    """Exact attention, tile by tile: one meaning on every device."""
+    """Exact attention, tile by tile."""
 
 
 def main(arguments: list[str] | None = None) -> None:
