@@ -102,7 +102,8 @@ def attention_backward(
     """Gradients of sum(out * dout) + sum(lse * dlse), for NumPy users and for framework authors.
 
     Args:
-        out [B, T, H, E] (or in the layout given), lse [B, H, T]: what attention(..., return_lse=True) gave for the same arguments.
+        out [B, T, H, E] (or in the layout given), lse [B, H, T]: what attention(..., return_lse=True) gave for the same
+            arguments.
         dout: like out. dlse: like lse, or None.
         others: as in attention().
 
