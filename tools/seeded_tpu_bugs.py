@@ -18,6 +18,7 @@ from pathlib import Path
 
 PALLAS = "tilewise.backends.tpu.pallas."
 SECONDS = 180
+PIPELINED = "tpu/pipelined"  # tests/backends/tpu/interpret.py
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ BUGS = (
     Bug("prefetch into the buffer that is read", "paged", "fetch(item, keys, i + 1, 1 - slot)",
         "fetch(item, keys, i + 1, slot)", case="paged/long and short"),
     Bug("the last page's tail is not masked", "page_words", "(at >= self.within[0]) & (at < self.within[1])",
-        "at >= 0"),
+        "at >= 0", case="paged/decode"),
     Bug("keys past the end are seen", "visibility", "jnp.minimum(rows.kv_len, end_key)", "end_key",
         case="paged/not causal"),
     Bug("causal off by one", "visibility", "position + (min(right, FAR) + 1)", "position + (min(right, FAR) + 2)"),
@@ -67,7 +68,7 @@ BUGS = (
     Bug("draft mask off by one", "visibility", "jnp.where(key(places) ==", "jnp.where(key(places) + 1 ==",
         case="paged/draft, 4 columns"),
     Bug("scores that run ahead overwrite those in use", "block_of_keys", "scores(2 * i + 1, 1)", "scores(2 * i + 1, 0)",
-        case="paged/long prefill"),
+        case=PIPELINED),
     Bug("sink forgotten in l", "paged", "jnp.where(owned, 1.0, 0.0)", "jnp.where(owned, 0.0, 0.0)",
         case="paged/sinks without keys"),
     Bug("copies race with the reader", "paged", "fetch(item, keys, i + 1, 1 - slot)", "fetch(item, keys, i + 1, slot)",
@@ -107,7 +108,7 @@ def child(number: int) -> None:
     from tests.backends.tpu import interpret
     from tilewise.testing.cases import BY_NAME
 
-    case = BY_NAME[bug.case]
+    case = interpret.PIPELINED if bug.case == PIPELINED else BY_NAME[bug.case]
     try:
         verdict = interpret.wrong(case, interpret.run(case, bug.mode, clipped=False)) or "passed"
     except Exception as error:

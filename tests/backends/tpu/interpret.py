@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,14 @@ from tests.conftest import require
 from tilewise.spec.problem import PagedOperands
 from tilewise.testing import oracle, tolerance
 from tilewise.testing.case import PagedCase
-from tilewise.testing.cases import CASES
+from tilewise.testing.cases import BY_NAME, CASES
 from tilewise.testing.inputs import make
 
+# A whole block of keys that all rows of several steps see, and an even number of kv heads: the loop in which scores run
+# ahead of the softmax.
+PIPELINED = replace(
+    BY_NAME["paged/long prefill"], name="tpu/pipelined", heads=(4, 2), q_lens=(128,), kv_lens=(700,), tail=0
+)
 # Fast to compile, slow to run: the interpreter is mostly compilation.
 COMPILER = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 

@@ -32,6 +32,10 @@ def test_quick(name: str) -> None:
     check(BY_NAME[name], "on_wait", clipped=False)
 
 
+def test_scores_run_ahead() -> None:
+    check(interpret.PIPELINED, "on_wait", clipped=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SLOW, ids=lambda case: case.name)
 def test_table(case: PagedCase) -> None:
