@@ -178,6 +178,17 @@ TABLE: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("attention", {"softcap": 1e-46}, ("softcap", "1e-46")),
     ("attention", {"softcap": True}, ("softcap", "bool")),
     ("attention", {"window": (1.0, 0)}, ("left", "1.0")),
+    ("attention", {"scale": 10**400}, ("scale", "inf")),
+    ("attention", {"scale": 1e-8, "softcap": 1.7e38}, ("scale / softcap",)),
+    ("attention", {"scale": 1e4, "softcap": 2.0**-126}, ("scale / softcap",)),
+    ("merge", {"states": 3}, ("a list",)),
+    ("merge", {"states": [3]}, ("pair",)),
+    ("merge", {"states": [(np.zeros((B, T, H, E), I64), rows(B, H, T))]}, ("out", "int64")),
+    ("merge", {"states": [(np.zeros((B, T, H, E), np.int8), rows(B, H, T))]}, ("out", "int8")),
+    ("append", {"k_scale": 1e-60}, ("k_scale", "1e-60")),
+    ("append", {"k_scale": np.float32(-1)}, ("k_scale", "-1.0")),
+    ("paged", {"k_scale": 10**400}, ("k_scale", "positive")),
+    ("pair", {"kv_pages": (rows(N, P, 2 * HKV, D), None)}, ("None",)),
     ("attention", {"backend": ["cpu"]}, ("backend", "['cpu']")),
     ("merge", {"layout": "bhsd"}, ("layout", "'bhsd'")),
     ("paged", {"k_scale": 0.0}, ("k_scale", "positive", "0.0")),
@@ -334,7 +345,9 @@ def test_check_values_takes_any_framework() -> None:
 
 @pytest.mark.parametrize("wrong", [
     {"q_starts": []}, {"kv_lens": 3}, {"kv_lens": [[1]]}, {"kv_lens": [1.5]}, {"page_indices": [[0]]},
-    {"page_indices": [0], "kv_lens": [1], "cu_q_lens": [0, 1]},
+    {"page_indices": [0], "kv_lens": [1], "cu_q_lens": [0, 1]}, {"q_lens": [[1], [1, 2]]},
+    {"page_indices": [[0], [0]], "kv_lens": [1], "cu_q_lens": [0, 1, 2]},
+    {"num_seqs": np.zeros(0, int), "page_indices": [[0]], "kv_lens": [1], "cu_q_lens": [0, 1]},
 ])  # fmt: skip
 def test_check_values_refuses_in_words(wrong: dict[str, Any]) -> None:
     with pytest.raises(tw.InvalidInput, match=next(iter(wrong))):

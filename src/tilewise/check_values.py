@@ -80,7 +80,10 @@ def _ints(name: str, array: Any, axes: int | None = 1) -> np.ndarray:
     """Host copy as int64, whatever the framework. axes: how many it must have; None: any."""
     if hasattr(array, "detach"):
         array = array.detach().cpu()
-    found = np.asarray(array)
+    try:
+        found = np.asarray(array)
+    except ValueError as error:
+        raise InvalidInput(f"{name} must be an array of integers ({error}).") from None
     if axes is not None and found.ndim != axes:
         raise InvalidInput(f"{name} must have {axes} axes, but has {found.ndim}.")
     if found.size and found.dtype.kind not in "iu":
@@ -122,6 +125,11 @@ def _paged(
 ) -> None:
     kv_lens, page_indices, cu_q_lens, num_seqs = batch
     max_seqs, pages_per_seq = page_indices.shape
+    if kv_lens.size != max_seqs or cu_q_lens.size != max_seqs + 1:
+        raise InvalidInput(f"page_indices of {max_seqs} sequences go with as many kv_lens and one more cu_q_lens, but "
+                           f"there are {kv_lens.size} and {cu_q_lens.size}.")  # fmt: skip
+    if num_seqs is not None and num_seqs.size != 1:
+        raise InvalidInput(f"num_seqs must be one number, but has {num_seqs.size}.")
     count = max_seqs if num_seqs is None else int(num_seqs.reshape(-1)[0])
     if not 0 <= count <= max_seqs:
         raise InvalidInput(f"num_seqs must be in [0, {max_seqs}] (the rows of page_indices), but is {count}.")

@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewise.errors import InvalidInput
 from tilewise.frameworks.detect import detect, entry
+from tilewise.spec.problem import QUERY_DTYPES
 
 Array = Any
 
@@ -30,15 +31,18 @@ def merge(states: Sequence[tuple[Array, Array]], *, layout: str = "bthd") -> tup
     Raises:
         InvalidInput: no state, or shapes, dtypes or devices that differ.
     """
-    states = [tuple(state) for state in states]
-    if not states or any(len(state) != 2 for state in states):
-        raise InvalidInput("merge: it needs at least one state, each a pair (out, lse).")
+    given = states if isinstance(states, Sequence) else None
+    if not given or not all(isinstance(state, Sequence) and len(state) == 2 for state in given):
+        raise InvalidInput("merge: it needs a list of at least one state, each a pair (out, lse).")
+    states = [(out, lse) for out, lse in given]
     adapter = detect(states[0][0])
     seen = [(adapter.info(f"out of state {i}", out), adapter.info(f"lse of state {i}", lse))
             for i, (out, lse) in enumerate(states)]  # fmt: skip
     out, lse = seen[0]
     if layout not in ("bthd", "bhtd"):
         raise InvalidInput(f'merge: layout must be "bthd" or "bhtd", but is {layout!r}.')
+    if out.dtype not in QUERY_DTYPES:
+        raise InvalidInput(f"merge: out must be of dtype {' or '.join(QUERY_DTYPES)}, but is {out}.")
     if len(out.shape) not in (3, 4):
         raise InvalidInput(f"merge: out must be [B, T, H, E] or [tokens, H, E], but is {out}.")
     turned = layout == "bhtd" and len(out.shape) == 4

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewise.errors import InvalidInput
+from tilewise.frameworks.detect import detect
 
 Int32 = NDArray[np.int32]
 
@@ -108,6 +110,16 @@ class PagedBatch:
             )
 
 
+# What cannot be written, by the words for it. Frameworks are asked by name: none is imported here.
+FAULTS: dict[Callable[[Any], bool], str] = {
+    lambda x: isinstance(x, np.ndarray) and not x.flags.writeable: "a read-only NumPy array",
+    lambda x: bool(getattr(x, "requires_grad", False)): "a tensor that requires a gradient; detach it",
+    lambda x: bool(getattr(x, "is_sparse", False)): "a sparse tensor",
+    lambda x: hasattr(x, "is_inference") and x.is_inference(): "an inference tensor; copy inside inference_mode",
+    lambda x: hasattr(x, "is_deleted") and x.is_deleted(): "a deleted (donated) array",
+}
+
+
 def _judge(pools: Any, last_page: int) -> None:
     """Refuse what cannot be copied, before anything is."""
     if isinstance(pools, (dict, list, tuple)):
@@ -119,8 +131,10 @@ def _judge(pools: Any, last_page: int) -> None:
         raise InvalidInput(f"apply_copies: a pool must be an array, but is {type(pools).__name__}.")
     if len(shape) == 0 or shape[0] <= last_page:
         raise InvalidInput(f"apply_copies: page {last_page} is to be copied, but a pool has the shape {list(shape)}.")
-    if isinstance(pools, np.ndarray) and not pools.flags.writeable:
-        raise InvalidInput("apply_copies: a pool is a read-only NumPy array.")
+    detect(pools)
+    for fault, words in FAULTS.items():
+        if fault(pools):
+            raise InvalidInput(f"apply_copies: a pool is {words}.")
 
 
 def _copy_pages(pools: Any, copies: tuple[PageCopy, ...]) -> Any:

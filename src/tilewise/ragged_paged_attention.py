@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
+
+import numpy as np
 
 from tilewise.attention import infos, known_plan, plan_key, remember
 from tilewise.choose.plan import make_plan
@@ -54,7 +55,8 @@ def ragged_paged_attention(
         k_scale, v_scale: K = stored * k_scale, positive; a number or a float array: scalar, [Hkv] or
             [num_pages, page_size, Hkv].
         draft_mask: bool [max_tokens, max_new]: query r sees its sequence's new token c iff draft_mask[r, c]
-            (speculative decoding); in place of causality among new tokens. Windows and lengths still hold.
+            (speculative decoding); in place of causality (a right side of 0, however it was said) among new tokens.
+            The left side, a right side above 0 without causal=True, and lengths still hold.
         batch_invariant: a row's bits do not depend on what else is in the batch.
         others: as in attention(); causal is True by default.
 
@@ -150,13 +152,15 @@ def split_pages(kv_pages: Any) -> tuple[Array, Array | None]:
         return kv_pages, None
     if len(kv_pages) != 2:
         raise InvalidInput(f"kv_pages must be one array or a pair (k_pages, v_pages), but has {len(kv_pages)} parts.")
+    if kv_pages[0] is None or kv_pages[1] is None:
+        raise InvalidInput("kv_pages must be one array or a pair (k_pages, v_pages), but a part of the pair is None.")
     return kv_pages[0], kv_pages[1]
 
 
 def _scale_array(adapter: Any, like: Array, scale: Any) -> Any:
     """A Python number becomes a scalar array on the device of `like`."""
-    if isinstance(scale, int | float) and not isinstance(scale, bool):
-        if not (math.isfinite(scale) and scale > 0):
-            raise InvalidInput(f"k_scale and v_scale must be positive and finite, but one is {scale}.")
-        return adapter.scalar(float(scale), like)
+    if isinstance(scale, int | float | np.floating | np.integer) and not isinstance(scale, bool):
+        if not 2.0**-126 <= scale <= 2.0**127:
+            raise InvalidInput(f"k_scale and v_scale must be positive and finite in float32, but one is {scale}.")
+        return scale if isinstance(scale, np.generic) else adapter.scalar(float(scale), like)
     return scale

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewise.backends.cpu import library
 from tilewise.errors import InvalidInput, Unsupported
 
-MOST = 256  # workers that the pool has room for (native/threads.cpp)
+MOST = library.MOST_THREADS
 
 
 def set_num_threads(count: int) -> None:

@@ -98,7 +98,11 @@ class TorchAdapter:
         return torch.ops.tilewise.paged(*operands, to_text(plan))
 
     def run_append(self, plan: Plan, operands: PagedOperands, k: Any, v: Any) -> tuple[Any, Any | None]:
+        if any(x is not None and _overlaps(x) for x in (operands.k_pages, operands.v_pages)):
+            raise InvalidInput("append_to_pages: pages that share memory with themselves (expanded) cannot be written.")
         if direct((k, v, *operands)):
+            written = [x for x in (operands.k_pages, operands.v_pages) if x is not None and not x.is_inference()]
+            torch.autograd.graph.increment_version(written)
             torch_ops.on(k, backend_list.load(plan.backend).append, plan, operands, k, v)
         else:
             refuse_forward_mode("append_to_pages", (k, v, *operands))
@@ -114,6 +118,10 @@ class TorchAdapter:
 
     def scalar(self, value: float, like: Any) -> Any:
         return torch.tensor(value, dtype=torch.float32, device=like.device)
+
+
+def _overlaps(x: Any) -> bool:
+    return any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape))
 
 
 def _castable(x: Any) -> bool:

@@ -23,6 +23,10 @@ NO_SECOND = (
     "attention: its gradient cannot be differentiated again: tilewise has first derivatives only "
     "(call backward without create_graph=True)."
 )
+NO_BATCH = (
+    "attention: batched gradients (is_grads_batched, vectorize=True, check_batched_grad) are not to be had from the "
+    "autograd engine; use torch.func.jacrev or torch.func.vmap."
+)
 COUNT = len(Operands._fields)
 DIFFERENTIABLE = (0, 1, 2, 3, 5)  # q, k, v, bias, sinks
 OPTIONAL = ", ".join(f"Tensor? {name}" for name in Operands._fields[3:])
@@ -77,6 +81,9 @@ def _attention_grad(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple
 
 def _gradients(ctx: Any, run: Any, needed: Any, dout: Tensor | None, dlse: Tensor | None) -> list[Any]:
     """The gradient of each operand, by run (attention_backward or what it calls); None where none is needed."""
+    for x in (dout, dlse):
+        if x is not None and not watched() and not torch._C._has_storage(x):
+            raise Unsupported(NO_BATCH)
     *operands, out, lse = ctx.saved_tensors
     found: list[Any] = [None] * COUNT
     if dout is None and dlse is None:

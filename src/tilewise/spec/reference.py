@@ -97,6 +97,12 @@ def backward(
     )
 
 
+def _segment_ids(xp: Any, ids: Array) -> Array:
+    """As int32. Ids that it cannot hold, where nobody refused them before, belong to no segment."""
+    small = xp.cast(ids, "int32")
+    return xp.where(xp.cast(small, xp.dtype_of(ids)) == ids, small, -1)
+
+
 def visibility(xp: Any, spec: AttentionSpec, problem: Problem, operands: Operands) -> tuple[Array, Array]:
     """(visible [B, 1|Hkv, 1|G, T, S], owned [B, 1, 1, T, 1]), bool: which pairs see each other, which rows exist."""
     if problem.form == "packed":
@@ -111,7 +117,7 @@ def visibility(xp: Any, spec: AttentionSpec, problem: Problem, operands: Operand
         if operands.kv_lens is not None:
             seen = seen & (k_at[:, None, :] < xp.cast(operands.kv_lens, "int32")[:, None, None])
         if spec.segments:
-            q_ids, k_ids = xp.cast(operands.q_segment_ids, "int32"), xp.cast(operands.kv_segment_ids, "int32")
+            q_ids, k_ids = (_segment_ids(xp, x) for x in (operands.q_segment_ids, operands.kv_segment_ids))
             owned = owned & (q_ids >= 0)
             seen = seen & (q_ids[:, :, None] == k_ids[:, None, :]) & (q_ids >= 0)[:, :, None]
     left, right = spec.window

@@ -6,140 +6,18 @@ Values (lengths, page ids, starts) are judged by tilewise.check_values.
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Mapping
-from numbers import Integral, Real
+from tilewise.spec.attention_spec import AttentionSpec
+from tilewise.spec.judged_call import Call, Given
+from tilewise.spec.problem import PAGE_DTYPES, QUANTISED, QUERY_DTYPES, PagedProblem, Problem
 
-from tilewise.errors import InvalidInput
-from tilewise.spec.attention_spec import AttentionSpec, Window
-from tilewise.spec.problem import PAGE_DTYPES, QUANTISED, QUERY_DTYPES, ArrayInfo, PagedProblem, Problem
-
-Given = Mapping[str, ArrayInfo | None]
 INTEGERS = ("int32", "int64")
-LARGEST_INT32 = 2**31 - 1
-
-
-class _Call:
-    """The arguments of one call, and the one way to refuse it."""
-
-    def __init__(self, name: str, given: Given, options: Mapping[str, object]) -> None:
-        self.name = name
-        self.given = {key: info for key, info in given.items() if info is not None}
-        self.texts = {key: str(info) for key, info in self.given.items()}
-        self.texts.update({key: repr(value) for key, value in options.items() if value is not None})
-
-    def __getitem__(self, name: str) -> ArrayInfo:
-        if name not in self.given:
-            raise self.refuse(f"{name} must be an array, but is None")
-        return self.given[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.given
-
-    def refuse(self, message: str) -> InvalidInput:
-        return InvalidInput(f"{self.name}: {message}.", self.texts)
-
-    def rank(self, name: str, axes: str) -> tuple[int, ...]:
-        """The shape of an argument, which must have the named axes."""
-        shape = self[name].shape
-        wanted = axes.split()
-        if len(shape) != len(wanted):
-            raise self.refuse(f"{name} must be [{', '.join(wanted)}], but has {len(shape)} axes")
-        return shape
-
-    def shape(self, name: str, wanted: tuple[int, ...], words: str) -> None:
-        if name in self and self[name].shape != wanted:
-            raise self.refuse(f"{name} must be {words} = {list(wanted)}, but is {list(self[name].shape)}")
-
-    def dtype(self, name: str, allowed: tuple[str, ...]) -> None:
-        if name in self and self[name].dtype not in allowed:
-            raise self.refuse(f"{name} must be of dtype {' or '.join(allowed)}, but is {self[name].dtype}")
-
-    def same_device(self) -> str:
-        device = self["q" if "q" in self else "k"].device
-        for name, info in self.given.items():
-            if info.device != device:
-                raise self.refuse(f"all arrays must be on one device, but {name} is on {info.device}, not {device}")
-        return device
-
-    def heads(self, q_heads: int, kv_heads: int) -> None:
-        if q_heads < 1 or kv_heads < 1:
-            raise self.refuse(f"there must be at least one head, got {q_heads} query heads and {kv_heads} kv heads")
-        if q_heads % kv_heads:
-            raise self.refuse(f"query heads must be a multiple of kv heads, but {q_heads} % {kv_heads} != 0")
-
-    def widths(self, qk_dim: int, v_dim: int) -> None:
-        if qk_dim < 1 or v_dim < 1:
-            raise self.refuse(f"head widths must be at least 1, got D {qk_dim} and E {v_dim}")
-
-    def number(self, name: str, value: object) -> float:
-        """A number that the dtype computed in holds as a normal one, or 0."""
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise self.refuse(f"{name} must be a Python number, but is {type(value).__name__}")
-        number = float(value)
-        if not math.isfinite(number):
-            raise self.refuse(f"{name} must be finite, but is {number}")
-        wide = "q" in self and self["q"].dtype == "float64"
-        least, most = (2.0**-1022, sys.float_info.max) if wide else (2.0**-126, 2.0**127)
-        if number != 0 and not least <= abs(number) <= most:
-            raise self.refuse(f"{name} must be 0 or of a size in [{least}, {most}], but is {number}")
-        return number
-
-    def scale(self, value: object, qk_dim: int) -> float:
-        return 1.0 / math.sqrt(qk_dim) if value is None else self.number("scale", value)
-
-    def softcap(self, value: object) -> float | None:
-        if value is None:
-            return None
-        number = self.number("softcap", value)
-        if number <= 0:
-            raise self.refuse(f"softcap must be positive (None for no cap), but is {number}")
-        return number
-
-    def window(self, causal: object, window: object, q_len: int, kv_len: int) -> Window:
-        """(left, right); a side that hides nothing in a context of this size is open, however wide it was."""
-        left, right = self._sides(causal, window)
-        return (None if left is not None and left >= kv_len else left, None if right and right >= q_len else right)
-
-    def _sides(self, causal: object, window: object) -> Window:
-        if not isinstance(causal, bool):
-            raise self.refuse(f"causal must be True or False, but is {causal!r}")
-        if window is None:
-            return (None, 0) if causal else (None, None)
-        if isinstance(window, Integral):
-            pair = (int(window) - 1, 0)
-            raise self.refuse(f"window must be (left, right); {window} tokens, the query's own included, is {pair}")
-        if not isinstance(window, tuple | list) or len(window) != 2:
-            raise self.refuse(f"window must be (left, right) or None, but is {window!r}")
-        left, right = (self._side(side, value) for side, value in zip(("left", "right"), window, strict=True))
-        return (left, 0 if causal else right)
-
-    def _side(self, side: str, value: object) -> int | None:
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise self.refuse(f"the {side} side of the window must be an integer or None (open), but is {value!r}")
-        if value < 0:
-            raise self.refuse(f"the {side} side of the window must be at least 0 (None is open), but is {int(value)}")
-        return int(value)
-
-    def sinks(self, q_heads: int) -> None:
-        self.shape("sinks", (q_heads,), "[H]")
-        self.dtype("sinks", QUERY_DTYPES)
-
-    def countable(self, **sizes: int) -> None:
-        """Lengths and positions travel as int32."""
-        for name, size in sizes.items():
-            if size > LARGEST_INT32:
-                raise self.refuse(f"{name} must be below 2^31, but is {size}")
 
 
 def attention(given: Given, *, framework: str, needs_grad: bool, causal: object, window: object, scale: object,
               softcap: object, layout: object) -> tuple[AttentionSpec, Problem]:  # fmt: skip
     """Judge a dense call: q [B, T, H, D], k [B, S, Hkv, D], v [B, S, Hkv, E] (or "bhtd")."""
     options = {"causal": causal, "window": window, "scale": scale, "softcap": softcap, "layout": layout}
-    call = _Call("attention", given, options)
+    call = Call("attention", given, options)
     if layout not in ("bthd", "bhtd"):
         raise call.refuse(f'layout must be "bthd" or "bhtd", but is {layout!r}')
     axes = ("B T H D", "B S Hkv D", "B S Hkv E") if layout == "bthd" else ("B H T D", "B Hkv S D", "B Hkv S E")
@@ -172,9 +50,10 @@ def attention(given: Given, *, framework: str, needs_grad: bool, causal: object,
         call.shape(name, (batch,), "[B]")
         call.dtype(name, INTEGERS)
     device = call.same_device()
+    factor = call.scale(scale, qk_dim)
     spec = AttentionSpec(
-        scale=call.scale(scale, qk_dim), window=call.window(causal, window, q_len, kv_len),
-        softcap=call.softcap(softcap), bias="bias" in call, mask="mask" in call, sinks="sinks" in call,
+        scale=factor, window=call.window(causal, window, q_len, kv_len),
+        softcap=call.softcap(softcap, factor), bias="bias" in call, mask="mask" in call, sinks="sinks" in call,
         segments="q_segment_ids" in call, q_lens="q_lens" in call, kv_lens="kv_lens" in call,
     )  # fmt: skip
     problem = Problem(
@@ -188,7 +67,7 @@ def attention_packed(given: Given, *, framework: str, needs_grad: bool, causal: 
                      softcap: object) -> tuple[AttentionSpec, Problem]:  # fmt: skip
     """Judge a packed call: q [tokens, H, D], k [kv_tokens, Hkv, D], v [kv_tokens, Hkv, E], starts [n + 1]."""
     options = {"causal": causal, "window": window, "scale": scale, "softcap": softcap}
-    call = _Call("attention_packed", given, options)
+    call = Call("attention_packed", given, options)
     q_len, q_heads, qk_dim = call.rank("q", "tokens H D")
     kv_len, kv_heads, k_dim = call.rank("k", "kv_tokens Hkv D")
     v_len, v_heads, v_dim = call.rank("v", "kv_tokens Hkv E")
@@ -209,9 +88,10 @@ def attention_packed(given: Given, *, framework: str, needs_grad: bool, causal: 
     for name in ("q_starts", "kv_starts"):
         call.dtype(name, INTEGERS)
     device = call.same_device()
+    factor = call.scale(scale, qk_dim)
     spec = AttentionSpec(
-        scale=call.scale(scale, qk_dim), window=call.window(causal, window, q_len, kv_len),
-        softcap=call.softcap(softcap), sinks="sinks" in call,
+        scale=factor, window=call.window(causal, window, q_len, kv_len),
+        softcap=call.softcap(softcap, factor), sinks="sinks" in call,
     )  # fmt: skip
     problem = Problem(
         "packed", sizes[0] - 1, q_len, kv_len, q_heads, kv_heads, qk_dim, v_dim, call["q"].dtype, device, framework,
@@ -224,7 +104,7 @@ def ragged_paged_attention(given: Given, *, framework: str, causal: object, wind
                            softcap: object, batch_invariant: object) -> tuple[AttentionSpec, PagedProblem]:  # fmt: skip
     """Judge a paged call. `given` names: q, k_pages, v_pages (None: combined), kv_lens, page_indices, ..."""
     options = {"causal": causal, "window": window, "scale": scale, "softcap": softcap}
-    call = _Call("ragged_paged_attention", given, options)
+    call = Call("ragged_paged_attention", given, options)
     max_tokens, q_heads, qk_dim = call.rank("q", "max_tokens H D")
     call.dtype("q", QUERY_DTYPES)
     num_pages, page_size, kv_heads, k_dim, v_dim = _pages(call)
@@ -243,10 +123,11 @@ def ragged_paged_attention(given: Given, *, framework: str, causal: object, wind
         rows, max_new = call.rank("draft_mask", "max_tokens max_new")
         if rows != max_tokens:
             raise call.refuse(f"draft_mask must have a row for each of the {max_tokens} tokens, but has {rows}")
-        right = None if right == 0 else right  # the draft mask takes the place of causality
+        right = None if right == 0 else right  # the draft mask takes the place of causality, however it was said
     device = call.same_device()
+    factor = call.scale(scale, qk_dim)
     spec = AttentionSpec(
-        scale=call.scale(scale, qk_dim), window=(left, right), softcap=call.softcap(softcap), sinks="sinks" in call,
+        scale=factor, window=(left, right), softcap=call.softcap(softcap, factor), sinks="sinks" in call,
         draft_mask="draft_mask" in call, batch_invariant=batch_invariant,
         k_scale=_page_scale(call, "k_scale", num_pages, page_size, kv_heads),
         v_scale=_page_scale(call, "v_scale", num_pages, page_size, kv_heads),
@@ -260,7 +141,7 @@ def ragged_paged_attention(given: Given, *, framework: str, causal: object, wind
 
 def append_to_pages(given: Given, *, framework: str) -> tuple[AttentionSpec, PagedProblem]:
     """Judge an append: k [max_tokens, Hkv, D], v [max_tokens, Hkv, E] into pages."""
-    call = _Call("append_to_pages", given, {})
+    call = Call("append_to_pages", given, {})
     max_tokens, kv_heads, qk_dim = call.rank("k", "max_tokens Hkv D")
     v_tokens, v_heads, v_dim = call.rank("v", "max_tokens Hkv E")
     call.dtype("k", QUERY_DTYPES)
@@ -291,7 +172,7 @@ def append_to_pages(given: Given, *, framework: str) -> tuple[AttentionSpec, Pag
 
 def backward_arrays(name: str, problem: Problem, given: Given) -> None:
     """Judge out, dout (like the result) and lse, dlse (like its log-sum-exp) of a backward call."""
-    call = _Call(name, given, {})
+    call = Call(name, given, {})
     p = problem
     for array in ("out", "lse", "dout"):
         call[array]  # refused if absent
@@ -312,7 +193,7 @@ def backward_arrays(name: str, problem: Problem, given: Given) -> None:
         call.dtype(array, ("float64" if p.dtype == "float64" else "float32",))
 
 
-def _same_dtype(call: _Call) -> None:
+def _same_dtype(call: Call) -> None:
     dtypes = [call[name].dtype for name in "qkv"]
     for name, dtype in zip("qkv", dtypes, strict=True):
         if dtype in QUANTISED:
@@ -327,7 +208,7 @@ def _layout_hint(layout: object, shapes: list[tuple[int, ...]]) -> str:
     return f' (is the layout "{other}"?)' if shapes[0][1:] != shapes[1][1:] else ""
 
 
-def _pair_operand(call: _Call, name: str, full: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
+def _pair_operand(call: Call, name: str, full: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
     if name not in call:
         return
     dtype = call[name].dtype
@@ -343,7 +224,7 @@ def _pair_operand(call: _Call, name: str, full: tuple[int, ...], dtypes: tuple[s
         raise call.refuse(f"{name} must broadcast to [B, H, T, S] = {list(full)}, but is {list(shape)}")
 
 
-def _pages(call: _Call) -> tuple[int, int, int, int, int]:
+def _pages(call: Call) -> tuple[int, int, int, int, int]:
     """(num_pages, page_size, kv_heads, D, E) of either page form."""
     call.dtype("k_pages", PAGE_DTYPES)
     if "v_pages" not in call:
@@ -365,7 +246,7 @@ def _pages(call: _Call) -> tuple[int, int, int, int, int]:
     return num_pages, page_size, kv_heads, k_dim, v_dim
 
 
-def _page_batch(call: _Call, max_tokens: int, page_size: int) -> tuple[int, int]:
+def _page_batch(call: Call, max_tokens: int, page_size: int) -> tuple[int, int]:
     """(max_seqs, pages_per_seq) of the four int32 arrays."""
     (max_seqs,) = call.rank("kv_lens", "max_seqs")
     rows, pages_per_seq = call.rank("page_indices", "max_seqs pages_per_seq")
@@ -380,7 +261,7 @@ def _page_batch(call: _Call, max_tokens: int, page_size: int) -> tuple[int, int]
     return max_seqs, pages_per_seq
 
 
-def _page_scale(call: _Call, name: str, num_pages: int, page_size: int, kv_heads: int) -> str:
+def _page_scale(call: Call, name: str, num_pages: int, page_size: int, kv_heads: int) -> str:
     """Which form a scale has: none, scalar, head, slot."""
     if name not in call:
         return "none"

@@ -121,7 +121,8 @@ def _dense_attributes(plan: Plan, o: Operands, out: Any, lse: Any) -> dict[str, 
 
 def _ready(plan: Plan, o: Operands) -> Operands:
     """The operands as the kernels read them."""
-    return Operands(*o[:5], _cast(o.sinks, plan.problem.real), *(_cast(x, "int32") for x in o[6:]))
+    return Operands(*o[:5], _cast(o.sinks, plan.problem.real), *map(_ids, (o.q_segment_ids, o.kv_segment_ids)),
+                    *(_cast(x, "int32") for x in o[8:]))  # fmt: skip
 
 
 def _ready_pages(plan: Plan, o: PagedOperands) -> PagedOperands:
@@ -135,6 +136,13 @@ def _cast(x: Any, dtype: str) -> Any:
     if x is not None and x.dtype == "int64" and dtype == "int32":  # out of range stays out of range
         x = jnp.clip(x, -(2**31), 2**31 - 1)
     return None if x is None else x.astype(dtype)
+
+
+def _ids(x: Any) -> Any:
+    """Segment ids as int32. Those that it cannot hold belong to nobody: clipped, they would equal each other."""
+    if x is not None and x.dtype == "int64":
+        x = jnp.where((x > 2**31 - 1) | (x < -(2**31)), -1, x)
+    return _cast(x, "int32")
 
 
 def _given(arrays: Any) -> list[Any]:

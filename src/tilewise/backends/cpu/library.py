@@ -19,7 +19,8 @@ X86_LEVELS = {
     "v2": {"sse4_2", "ssse3", "popcnt"},
 }
 TEST_LEVELS = ("v4_emulated",)  # built on request (TILEWISE_EMULATED_LEVEL), never chosen by itself
-VARIABLE = "TILEWISE_CPU_LEVEL"
+VARIABLE, THREADS = "TILEWISE_CPU_LEVEL", "TILEWISE_NUM_THREADS"
+MOST_THREADS = 256  # workers that the pool has room for (native/threads.cpp)
 
 
 @lru_cache(maxsize=1)
@@ -46,6 +47,9 @@ def missing() -> str | None:
     wanted = os.environ.get(VARIABLE)
     if wanted and wanted not in usable_levels():
         return f"{VARIABLE}={wanted}, but this CPU and installation have {', '.join(usable_levels()) or 'none'}"
+    threads = os.environ.get(THREADS)
+    if threads and not (threads.isdecimal() and 1 <= int(threads) <= MOST_THREADS):
+        return f"{THREADS}={threads}, but it must be a number in [1, {MOST_THREADS}]"
     if not usable_levels():
         return f"this CPU runs none of the levels that were built ({', '.join(built_levels())})"
     return None
