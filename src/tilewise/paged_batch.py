@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewise.errors import InvalidInput
-from tilewise.frameworks.detect import detect
 
 Int32 = NDArray[np.int32]
 
@@ -127,11 +126,10 @@ def _judge(pools: Any, last_page: int) -> None:
             _judge(pool, last_page)
         return
     shape = getattr(pools, "shape", None)
-    if shape is None or not hasattr(pools, "__getitem__"):
+    if shape is None or not hasattr(pools, "dtype") or not hasattr(pools, "__getitem__"):
         raise InvalidInput(f"apply_copies: a pool must be an array, but is {type(pools).__name__}.")
     if len(shape) == 0 or shape[0] <= last_page:
         raise InvalidInput(f"apply_copies: page {last_page} is to be copied, but a pool has the shape {list(shape)}.")
-    detect(pools)
     for fault, words in FAULTS.items():
         if fault(pools):
             raise InvalidInput(f"apply_copies: a pool is {words}.")

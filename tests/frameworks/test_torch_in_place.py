@@ -35,7 +35,7 @@ def test_pages_of_inference_mode() -> None:
 
 def test_batched_gradients_are_refused_in_words() -> None:
     q, k = torch.randn(1, 3, 2, 4), torch.randn(1, 3, 2, 4)
-    with pytest.raises(tw.Unsupported, match="torch.func.jacrev"):
+    with pytest.raises(tw.Unsupported, match=r"torch\.func\.jacrev"):
         torch.autograd.functional.jacobian(lambda q: tw.attention(q, k, k), q, vectorize=True)
     assert torch.func.jacrev(lambda q: tw.attention(q, k, k))(q).shape == (*q.shape, *q.shape)
 

@@ -17,11 +17,16 @@ pytestmark = pytest.mark.skipif(library.missing() is not None, reason="no compil
 COUNT = "from tilewise.backends.cpu import library; print(library.native().num_threads())"
 
 
-@pytest.mark.parametrize(("text", "expected"), [("3", 3), ("1", 1), ("many", None), ("0", None), ("", None)])
+@pytest.mark.parametrize(("text", "expected"), [("3", 3), ("1", 1), ("", None)])
 def test_by_environment(text: str, expected: int | None) -> None:
-    """What is no count of threads is as good as nothing."""
     default = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
     assert int(run_python(COUNT, TILEWISE_NUM_THREADS=text)) == (expected or default)
+
+
+@pytest.mark.parametrize("text", ["many", "0", "-1", "1.5", "257"])
+def test_what_is_no_count_is_told(text: str) -> None:
+    said = run_python("import tilewise as tw; print(tw.backends()['cpu'])", TILEWISE_NUM_THREADS=text)
+    assert said.strip() == f"TILEWISE_NUM_THREADS={text}, but it must be a number in [1, 256]"
 
 
 def test_the_most() -> None:
