@@ -18,6 +18,7 @@ from tests.conftest import require, run_python
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "tilewise"
 LONGEST = 400
+WIDEST = 120
 CODE = (".py", ".cpp", ".hpp")
 FRAMEWORKS = {"torch", "jax", "jaxlib", "mlx"}
 OF_ONE_FRAMEWORK = {"backends/tpu": "jax"}  # folders whose kernels are written in it
@@ -67,6 +68,12 @@ def test_files_are_short() -> None:
     long = {str(path.relative_to(ROOT)): len(path.read_text().splitlines())
             for path in files("src", "tests", "benchmarks", "tools")}  # fmt: skip
     assert {name: lines for name, lines in long.items() if lines > LONGEST} == {}
+
+
+def test_lines_are_short() -> None:
+    wide = [f"{path.relative_to(ROOT)}:{number}: {len(line)}" for path in files("src", "tests", "benchmarks", "tools")
+            for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > WIDEST]  # fmt: skip
+    assert wide == []
 
 
 def test_nothing_leaks_into_files() -> None:

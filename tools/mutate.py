@@ -32,9 +32,16 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("causal edge off by one", "visibility.hpp", "pos + meaning.right + 1", "pos + meaning.right + 2"),
-    Mutant("window edge off by one", "visibility.hpp", "pos - meaning.left)", "pos - meaning.left + 1)"),
-    Mutant("aligned to the top left", "visibility.hpp", "pos = i + kv_len - q_len;", "pos = i + 0 * (kv_len - q_len);"),
+    Mutant("causal edge off by one", "visibility.hpp", "last + meaning.right + 1", "last + meaning.right + 2"),
+    Mutant("window edge off by one", "visibility.hpp", "first - meaning.left)", "first - meaning.left + 1)"),
+    Mutant("aligned to the top left", "visibility.hpp", "return i + kv_len - q_len;",
+           "return i + 0 * (kv_len - q_len);"),
+    Mutant("window over pages is that of the next query", "page_batch.hpp", "visible_keys(m, query, q_len, kv_len)",
+           "visible_keys(m, query + 1, q_len, kv_len)"),
+    Mutant("page ids left of the window read", "forward_block.hpp", "std::max<int64_t>(0, begin - first)",
+           "0 * std::max<int64_t>(0, begin - first)"),
+    Mutant("keys of a job's first query alone", "paged.cpp", "s.visible({q, q + queries}, a_.meaning)",
+           "s.visible({q, q + 1}, a_.meaning)"),
     Mutant("accumulator not rescaled", "forward_block.hpp", "product<U, Start::scale>(ByRow{kLd}",
            "product<U, Start::keep>(ByRow{kLd}"),
     Mutant("row sum not rescaled", "forward_block.hpp", "l = l * alpha_[r] + ", "l = l + "),

@@ -4,7 +4,8 @@
 
 namespace tilewise {
 
-// Key by key, K before V; in a key `runs` pieces of `bytes`, `run_stride` bytes apart (one piece when the heads are neighbours).
+// Key by key, K before V; in a key `runs` pieces of `bytes`, `run_stride` bytes apart (one piece when the heads are
+// neighbours).
 struct AheadRows {
   const char* base = nullptr;
   const int64_t* offset = nullptr;  // [keys], in elements

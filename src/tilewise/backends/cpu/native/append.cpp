@@ -16,7 +16,7 @@ template <class T, class F> TW_INLINE T stored(F x) {
   if constexpr (kIs8Bit<T>) return encode8<T>(x);
   else return from_float<T>(x);
 }
-template <class S, class T> void write_row(const S* row, int64_t n, float scale, T* out) {
+template <class S, class T> void write_stored(const S* row, int64_t n, float scale, T* out) {
   using F = decltype(to_float(row[0]));
   using Real = std::conditional_t<std::is_same_v<F, double>, double, float>;
   if constexpr (std::is_same_v<S, T>)
@@ -32,8 +32,8 @@ template <class S, class T> void write_token(const AppendArguments& a, int64_t t
   T* v = static_cast<T*>(const_cast<void*>(a.pages.v)) + value_offset(a.pages, at);
   const S *from_k = static_cast<const S*>(a.k) + token * a.ks.t, *from_v = static_cast<const S*>(a.v) + token * a.vs.t;
   for (int64_t h = 0; h < a.kv_heads; h++) {
-    write_row(from_k + h * a.ks.h, a.qk_dim, scale_at(a.pages.k_scale, at, h), k + h * a.pages.k_stride_head);
-    write_row(from_v + h * a.vs.h, a.v_dim, scale_at(a.pages.v_scale, at, h), v + h * a.pages.v_stride_head);
+    write_stored(from_k + h * a.ks.h, a.qk_dim, scale_at(a.pages.k_scale, at, h), k + h * a.pages.k_stride_head);
+    write_stored(from_v + h * a.vs.h, a.v_dim, scale_at(a.pages.v_scale, at, h), v + h * a.pages.v_stride_head);
   }
 }
 
@@ -52,7 +52,7 @@ template <class S, class T> void run(const AppendArguments& a, int64_t first, in
     int64_t i = std::upper_bound(starts, starts + n + 1, from) - starts - 1;
     for (int64_t token = from; token < to; token++) {
       while (token >= starts[i + 1]) i++;
-      const Sequence s = sequence(a.batch, i);
+      const PagedSequence s = sequence(a.batch, i);
       const int64_t position = s.position(token - s.first_token);
       write_token<S, T>(a, token, place_of(a.pages, s, position));
     }
@@ -62,8 +62,8 @@ template <class S, class T> void run(const AppendArguments& a, int64_t first, in
 }  // namespace
 
 ValueError append(const AppendArguments& a) {
-  const ValueError wrong = check_batch(a.batch, a.pages, a.max_tokens, [](const Sequence& s) {
-    return KeyRange{std::max<int64_t>(0, s.kv_len - s.q_len), s.kv_len};
+  const ValueError wrong = check_batch(a.batch, a.pages, a.max_tokens, [](const PagedSequence& s) {
+    return Range{std::max<int64_t>(0, s.kv_len - s.q_len), s.kv_len};
   });
   const int64_t n = wrong == ValueError::ok ? sequences(a.batch) : 0;
   if (n == 0) return wrong;

@@ -103,6 +103,8 @@ struct MergeArguments {
 };
 
 // Values that only a look at the data shows. ok: nothing is wrong. Python says it in words.
-enum class ValueError : int { ok = 0, kv_len_range = 1, page_range = 2, starts_fall = 3, starts_end = 4, num_seqs_range = 5, q_len_range = 6 };
+enum class ValueError : int {
+  ok = 0, kv_len_range = 1, page_range = 2, starts_fall = 3, starts_end = 4, num_seqs_range = 5, q_len_range = 6
+};
 
 }  // namespace tilewise

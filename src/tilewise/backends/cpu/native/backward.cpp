@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kTermRows = 512;  // rows of a task of the first pass
 
-template <class T> void zero_row(void* base, const Strides& st, int64_t b, int64_t h, int64_t t, int64_t n) {
+template <class T> void zero_gradient_row(void* base, const Strides& st, int64_t b, int64_t h, int64_t t, int64_t n) {
   std::fill_n(static_cast<T*>(base) + b * st.b + h * st.h + t * st.t, n, T{});
 }
 
@@ -21,8 +21,8 @@ void zero_unowned(const AttentionArguments& a, const int32_t* starts, const int3
   for (int64_t b = 0; b < batches; b++) {
     const int64_t first = starts ? starts[0] : 0, last = starts ? starts[a.batch] : lens ? lens[b] : length;
     for (int64_t h = 0; h < heads; h++) {
-      for (int64_t t = 0; t < first; t++) zero_row<T>(base, st, b, h, t, width);
-      for (int64_t t = last; t < length; t++) zero_row<T>(base, st, b, h, t, width);
+      for (int64_t t = 0; t < first; t++) zero_gradient_row<T>(base, st, b, h, t, width);
+      for (int64_t t = last; t < length; t++) zero_gradient_row<T>(base, st, b, h, t, width);
     }
   }
 }
@@ -32,25 +32,25 @@ template <class U, class T> void first_pass(const BackwardCall<U, T>& call) {
   using real = typename U::real;
   const BackwardArguments& b = call.b;
   const AttentionArguments& a = b.forward;
-  struct Piece { Sequence sequence; Range rows; };
-  std::vector<Piece> pieces;
+  struct RowPiece { DenseSequence sequence; Range rows; };
+  std::vector<RowPiece> pieces;
   for (int64_t n = 0; n < a.batch; n++) {
-    const Sequence s = sequence_of(a, n);
+    const DenseSequence s = sequence_of(a, n);
     for (int64_t i = 0; i < s.q_count; i += kTermRows) pieces.push_back({s, {i, std::min(s.q_count, i + kTermRows)}});
   }
   const int64_t heads = a.q_heads, tasks = static_cast<int64_t>(pieces.size()) * heads;
   std::vector<double> dsinks(b.dsinks ? tasks : 0);
   parallel_for(tasks, [&](int64_t task, int) {
-    const Piece& piece = pieces[task / heads];
+    const RowPiece& piece = pieces[task / heads];
     const int64_t head = task % heads;
     const double share = row_terms<T, real>(b, piece.sequence, head, piece.rows, call.rows);
     if (b.dsinks) dsinks[task] = share;
     if (!b.dq) return;
-    for (int64_t i = piece.rows.first; i < piece.rows.last; i += kQueryBlock) {
-      const Range block{i, std::min(piece.rows.last, i + kQueryBlock)};
+    for (int64_t i = piece.rows.begin; i < piece.rows.end; i += kGradQueryBlock) {
+      const Range block{i, std::min(piece.rows.end, i + kGradQueryBlock)};
       if (keys_seen(piece.sequence, a.meaning, block).empty())
-        for (int64_t t = block.first; t < block.last; t++)
-          zero_row<T>(b.dq, b.dqs, piece.sequence.batch, head, piece.sequence.q_first + t, a.qk_dim);
+        for (int64_t t = block.begin; t < block.end; t++)
+          zero_gradient_row<T>(b.dq, b.dqs, piece.sequence.batch, head, piece.sequence.q_first + t, a.qk_dim);
     }
   });
   for (int64_t h = 0; b.dsinks && h < heads; h++) {
@@ -60,12 +60,12 @@ template <class U, class T> void first_pass(const BackwardCall<U, T>& call) {
   }
 }
 
-template <class U, class T> struct Schedule {
+template <class U, class T> struct SpanSchedule {
   std::vector<Unit> units;
-  std::vector<UnitSet> sets;
+  std::vector<Range> sets;  // of units, see backward_plan.hpp
   int64_t blocks = 1, gates = 0;
 
-  explicit Schedule(const BackwardCall<U, T>& call) {
+  explicit SpanSchedule(const BackwardCall<U, T>& call) {
     const AttentionArguments& a = call.b.forward;
     const bool by_batches = call.dbias.shared_by_batches(), by_heads = call.dbias.shared_by_heads();
     int64_t key_blocks = 0;
@@ -73,11 +73,11 @@ template <class U, class T> struct Schedule {
       Unit u;
       u.sequence = sequence_of(a, n), u.kv_head = head, u.first_gate = gates;
       gates += call.group() * u.query_blocks();
-      key_blocks += (u.sequence.kv_count + kKeyBlock - 1) / kKeyBlock;
+      key_blocks += (u.sequence.kv_count + kGradKeyBlock - 1) / kGradKeyBlock;
       units.push_back(u);
     };
     const auto close = [&] {
-      const int64_t first = sets.empty() ? 0 : sets.back().last, last = static_cast<int64_t>(units.size());
+      const int64_t first = sets.empty() ? 0 : sets.back().end, last = static_cast<int64_t>(units.size());
       if (first < last) sets.push_back({first, last});
     };
     if (by_batches && !by_heads) {
@@ -93,16 +93,16 @@ template <class U, class T> struct Schedule {
     }
     blocks = span_blocks(key_blocks, 6 * num_threads());
   }
-  int64_t spans(const UnitSet& set) const {
+  int64_t spans(const Range& set) const {
     int64_t most = 0;
-    for (int64_t u = set.first; u < set.last; u++)
-      most = std::max(most, (units[u].sequence.kv_count + blocks * kKeyBlock - 1) / (blocks * kKeyBlock));
+    for (int64_t u = set.begin; u < set.end; u++)
+      most = std::max(most, (units[u].sequence.kv_count + blocks * kGradKeyBlock - 1) / (blocks * kGradKeyBlock));
     return most;
   }
 };
 
 template <class U, class T>
-void run_wave(BackwardCall<U, T>& call, const Schedule<U, T>& plan, int64_t first, int64_t last) {
+void run_wave(BackwardCall<U, T>& call, const SpanSchedule<U, T>& plan, int64_t first, int64_t last) {
   std::vector<Task> tasks;
   int64_t most = 0;
   for (int64_t set = first; set < last; set++) most = std::max(most, plan.spans(plan.sets[set]));
@@ -110,10 +110,10 @@ void run_wave(BackwardCall<U, T>& call, const Schedule<U, T>& plan, int64_t firs
     for (int64_t set = first; set < last; set++)
       if (span < plan.spans(plan.sets[set])) tasks.push_back({static_cast<int32_t>(set), static_cast<int32_t>(span)});
   parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t n, int) {
-    const UnitSet& set = plan.sets[tasks[n].set];
+    const Range& set = plan.sets[tasks[n].set];
     try {
       SpanWork<U, T> work(call, plan.blocks);
-      for (int64_t u = set.first; u < set.last; u++) work.run(plan.units[u], tasks[n].span);
+      for (int64_t u = set.begin; u < set.end; u++) work.run(plan.units[u], tasks[n].span);
     } catch (const Gates::Abandoned&) {
     } catch (...) {
       call.gates->abandon();
@@ -137,7 +137,7 @@ template <class U, class T> void backward_of(const BackwardArguments& b) {
   first_pass(call);
   if (!(b.dq || b.dk || b.dv || b.dbias)) return;
 
-  Schedule<U, T> plan(call);
+  SpanSchedule<U, T> plan(call);
   Gates gates(plan.gates);
   call.gates = &gates;
   const int64_t sets = static_cast<int64_t>(plan.sets.size());
@@ -149,7 +149,7 @@ template <class U, class T> void backward_of(const BackwardArguments& b) {
       if (enough) break;
       const int64_t spans = plan.spans(plan.sets[last]);
       tasks += spans;
-      for (int64_t u = plan.sets[last].first; u < plan.sets[last].last; u++) {
+      for (int64_t u = plan.sets[last].begin; u < plan.sets[last].end; u++) {
         plan.units[u].dq_rows = dq_rows;
         if (BackwardCall<U, T>::narrow && b.dq && spans > 1) dq_rows += call.group() * plan.units[u].sequence.q_count;
       }

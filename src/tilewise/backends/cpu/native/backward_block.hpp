@@ -8,11 +8,12 @@
 
 namespace tilewise::gradients {
 
-constexpr int64_t kQueryBlock = 128;             // queries of a block
-constexpr int64_t kKeyBlock = 128;               // keys whose ds wait for dQ
-constexpr int64_t kKeyChunk = 24;                // keys scored at a time: s and dp stay in L1
-constexpr int64_t kQueryRun = 24;                // queries of dQ that share a range of keys
-constexpr std::ptrdiff_t kScoreLd = kQueryBlock + 16;  // off the power of two, or a column of ds lies in few L1 sets
+constexpr int64_t kGradQueryBlock = 128;  // queries of a block
+constexpr int64_t kGradKeyBlock = 128;    // keys whose ds wait for dQ
+constexpr int64_t kKeyChunk = 24;         // keys scored at a time: s and dp stay in L1
+constexpr int64_t kQueryRun = 24;         // queries of dQ that share a range of keys
+// Off the power of two, or a column of ds lies in few L1 sets.
+constexpr std::ptrdiff_t kScoreLd = kGradQueryBlock + 16;
 
 template <class U> constexpr int64_t padded_width(int64_t n) {
   return (n + kUnitLanes<U> - 1) / kUnitLanes<U> * kUnitLanes<U>;
@@ -34,26 +35,26 @@ template <class U, class T> struct QueryBlock {
   bool finite = true, absent = false;     // every element of q and dout; whether a row of the block is absent
   word *q_columns, *dout_columns;         // panels of queries, depth D and E
   word *q_rows, *dout_rows;               // panels of D and E, depth queries
-  real *lse, *delta, *scaled_delta, *dq;  // [kQueryBlock]; dq [kQueryBlock, padded D]
-  const T **q, **dout;                    // [kQueryBlock]
+  real *lse, *delta, *scaled_delta, *dq;  // [kGradQueryBlock]; dq [kGradQueryBlock, padded D]
+  const T **q, **dout;                    // [kGradQueryBlock]
 
   static std::size_t bytes(Widths w) {
-    const int64_t columns = panel_words<U>(kQueryBlock, w.qk) + panel_words<U>(kQueryBlock, w.v);
-    const int64_t rows = panel_words<U>(w.qk, kQueryBlock) + panel_words<U>(w.v, kQueryBlock);
-    return (columns + rows) * sizeof(word) + kQueryBlock * (3 + padded_width<U>(w.qk)) * sizeof(real) +
-           2 * kQueryBlock * sizeof(T*) + 16 * 64;
+    const int64_t columns = panel_words<U>(kGradQueryBlock, w.qk) + panel_words<U>(kGradQueryBlock, w.v);
+    const int64_t rows = panel_words<U>(w.qk, kGradQueryBlock) + panel_words<U>(w.v, kGradQueryBlock);
+    return (columns + rows) * sizeof(word) + kGradQueryBlock * (3 + padded_width<U>(w.qk)) * sizeof(real) +
+           2 * kGradQueryBlock * sizeof(T*) + 16 * 64;
   }
   template <class Space> void place(Space& space, Widths w) {
-    q_columns = space.template take<word>(panel_words<U>(kQueryBlock, w.qk));
-    dout_columns = space.template take<word>(panel_words<U>(kQueryBlock, w.v));
-    q_rows = space.template take<word>(panel_words<U>(w.qk, kQueryBlock));
-    dout_rows = space.template take<word>(panel_words<U>(w.v, kQueryBlock));
-    lse = space.template take<real>(kQueryBlock);
-    delta = space.template take<real>(kQueryBlock);
-    scaled_delta = space.template take<real>(kQueryBlock);
-    dq = space.template take<real>(kQueryBlock * padded_width<U>(w.qk));
-    q = space.template take<const T*>(kQueryBlock);
-    dout = space.template take<const T*>(kQueryBlock);
+    q_columns = space.template take<word>(panel_words<U>(kGradQueryBlock, w.qk));
+    dout_columns = space.template take<word>(panel_words<U>(kGradQueryBlock, w.v));
+    q_rows = space.template take<word>(panel_words<U>(w.qk, kGradQueryBlock));
+    dout_rows = space.template take<word>(panel_words<U>(w.v, kGradQueryBlock));
+    lse = space.template take<real>(kGradQueryBlock);
+    delta = space.template take<real>(kGradQueryBlock);
+    scaled_delta = space.template take<real>(kGradQueryBlock);
+    dq = space.template take<real>(kGradQueryBlock * padded_width<U>(w.qk));
+    q = space.template take<const T*>(kGradQueryBlock);
+    dout = space.template take<const T*>(kGradQueryBlock);
   }
   void pack(Widths w) {
     pack_transposed<U>(q, count, w.qk, q_columns);
@@ -72,21 +73,21 @@ template <class U, class T> struct KeyBlock {
   bool finite = true;                     // every element of k and v
   word *k, *v;                            // rows of words: operand A
   word* k_rows;                           // panels of D, depth keys: operand B of dQ
-  real *dk, *dv;                          // [kKeyBlock, padded D], [kKeyBlock, padded E]
+  real *dk, *dv;                          // [kGradKeyBlock, padded D], [kGradKeyBlock, padded E]
 
   static std::size_t bytes(Widths w) {
-    return (kKeyBlock * (words<U>(w.qk) + words<U>(w.v)) + panel_words<U>(w.qk, kKeyBlock)) * sizeof(word) +
-           kKeyBlock * (padded_width<U>(w.qk) + padded_width<U>(w.v)) * sizeof(real) + 8 * 64;
+    return (kGradKeyBlock * (words<U>(w.qk) + words<U>(w.v)) + panel_words<U>(w.qk, kGradKeyBlock)) * sizeof(word) +
+           kGradKeyBlock * (padded_width<U>(w.qk) + padded_width<U>(w.v)) * sizeof(real) + 8 * 64;
   }
   template <class Space> void place(Space& space, Widths w) {
-    k = space.template take<word>(kKeyBlock * words<U>(w.qk));
-    v = space.template take<word>(kKeyBlock * words<U>(w.v));
-    k_rows = space.template take<word>(panel_words<U>(w.qk, kKeyBlock));
-    dk = space.template take<real>(kKeyBlock * padded_width<U>(w.qk));
-    dv = space.template take<real>(kKeyBlock * padded_width<U>(w.v));
+    k = space.template take<word>(kGradKeyBlock * words<U>(w.qk));
+    v = space.template take<word>(kGradKeyBlock * words<U>(w.v));
+    k_rows = space.template take<word>(panel_words<U>(w.qk, kGradKeyBlock));
+    dk = space.template take<real>(kGradKeyBlock * padded_width<U>(w.qk));
+    dv = space.template take<real>(kGradKeyBlock * padded_width<U>(w.v));
   }
   void pack(const T* k_base, int64_t k_stride, const T* v_base, int64_t v_stride, Widths w) {
-    const T* rows[kKeyBlock];
+    const T* rows[kGradKeyBlock];
     row_pointers(k_base, k_stride, count, rows);
     finite = pack_rows<U>(rows, count, w.qk, k_rows);
     for (int64_t r = 0; r < count; r++) {
@@ -111,23 +112,23 @@ template <class U> struct PairScratch {
   using real = typename U::real;
   using element = typename U::element;
   real *s, *dp;                           // [kKeyChunk, kScoreLd]
-  element *p, *ds;                        // [kKeyChunk, kScoreLd], [kKeyBlock, kScoreLd]
-  // [words(kKeyBlock), kScoreLd]: keys in pairs; ds itself where a word is an element
+  element *p, *ds;                        // [kKeyChunk, kScoreLd], [kGradKeyBlock, kScoreLd]
+  // [words(kGradKeyBlock), kScoreLd]: keys in pairs; ds itself where a word is an element
   typename U::word* ds_columns;
   real *bias, *dbias;                     // [kKeyChunk, kScoreLd]
   Integer<U>* keep;
 
   static std::size_t bytes() {
-    const int64_t reals = kKeyChunk * 5 + kKeyBlock * 2, elements = kKeyChunk + kKeyBlock;
+    const int64_t reals = kKeyChunk * 5 + kGradKeyBlock * 2, elements = kKeyChunk + kGradKeyBlock;
     return kScoreLd * (reals * sizeof(real) + elements * sizeof(element)) + 16 * 64;
   }
   template <class Space> void place(Space& space) {
     s = space.template take<real>(kKeyChunk * kScoreLd);
     dp = space.template take<real>(kKeyChunk * kScoreLd);
     p = space.template take<element>(kKeyChunk * kScoreLd);
-    ds = space.template take<element>(kKeyBlock * kScoreLd);
+    ds = space.template take<element>(kGradKeyBlock * kScoreLd);
     if constexpr (U::pair == 1) ds_columns = ds;
-    else ds_columns = space.template take<typename U::word>(words<U>(kKeyBlock) * kScoreLd);
+    else ds_columns = space.template take<typename U::word>(words<U>(kGradKeyBlock) * kScoreLd);
     bias = space.template take<real>(kKeyChunk * kScoreLd);
     dbias = space.template take<real>(kKeyChunk * kScoreLd);
     keep = space.template take<Integer<U>>(kKeyChunk * kScoreLd);
@@ -150,8 +151,8 @@ TW_INLINE void add_product(Walk walk, int64_t rows, int64_t width, int64_t first
 
 // out[rows, from .. to) = A B for lanes [from, to) of B's panels; both are multiples of a vector.
 template <class U>
-TW_INLINE void scores(const typename U::word* a, int64_t depth, int64_t rows, const typename U::word* columns,
-                      int64_t from, int64_t to, typename U::real* out) {
+TW_INLINE void transposed_scores(const typename U::word* a, int64_t depth, int64_t rows,
+                                 const typename U::word* columns, int64_t from, int64_t to, typename U::real* out) {
   for (int64_t i = from; i < to;) {
     const int64_t panel = i / kPanel<U>, end = std::min(to, (panel + 1) * kPanel<U>);
     product<U, Start::zero>(ByRow{depth}, rows, static_cast<int>((end - i) / kUnitLanes<U>), depth, a,
@@ -162,7 +163,7 @@ TW_INLINE void scores(const typename U::word* a, int64_t depth, int64_t rows, co
 
 // Rows of ds, two by two, as words whose pairs run over keys.
 template <class U>
-TW_INLINE void pair_keys(const typename U::element* ds, int64_t rows, int64_t queries, typename U::word* out) {
+TW_INLINE void pair_key_rows(const typename U::element* ds, int64_t rows, int64_t queries, typename U::word* out) {
   if constexpr (U::pair == 2)
     for (int64_t r = 0; r < rows; r += 2)
       for (int64_t i = 0; i < queries; i += kLanes) {

@@ -18,17 +18,14 @@ namespace tilewise::gradients {
 
 // One kv head of one sequence.
 struct Unit {
-  Sequence sequence;
+  DenseSequence sequence;
   int64_t kv_head = 0;
   int64_t dq_rows = 0;     // first row of its float32 dq, where the output is narrower; in rows
   int64_t first_gate = 0;  // gate of (head, query block): first_gate + head_in_group * query_blocks + block
-  int64_t query_blocks() const { return (sequence.q_count + kQueryBlock - 1) / kQueryBlock; }
+  int64_t query_blocks() const { return (sequence.q_count + kGradQueryBlock - 1) / kGradQueryBlock; }
 };
 
 // Units whose dbias lies in the same place must not run at once: they form a set, one after another in each task.
-struct UnitSet {
-  int64_t first = 0, last = 0;  // units
-};
 struct Task { int32_t set, span; };
 
 // Gates keep the order of the spans at every (head, query block).

@@ -11,8 +11,8 @@ namespace tilewise::gradients {
 
 // out[key r, query i] for a chunk of keys and queries [from, to): the bias of a tile, transposed.
 template <class real, class T>
-void read_bias(const T* bias, int64_t stride_t, int64_t stride_s, int64_t keys, int64_t from, int64_t to, real* out,
-               std::ptrdiff_t ld) {
+void read_bias_tile(const T* bias, int64_t stride_t, int64_t stride_s, int64_t keys, int64_t from, int64_t to,
+                    real* out, std::ptrdiff_t ld) {
   for (int64_t i = from; i < to; i++)
     for (int64_t r = 0; r < keys; r++) out[r * ld + i] = static_cast<real>(to_float(bias[i * stride_t + r * stride_s]));
 }
@@ -20,13 +20,13 @@ void read_bias(const T* bias, int64_t stride_t, int64_t stride_s, int64_t keys, 
 struct BiasTiles {
   const AttentionArguments& a;
   template <class real>
-  void read(const Sequence& s, int64_t head, int64_t query, int64_t key, int64_t keys, int64_t from, int64_t to,
+  void read(const DenseSequence& s, int64_t head, int64_t query, int64_t key, int64_t keys, int64_t from, int64_t to,
             real* out, std::ptrdiff_t ld) const {
     const Strides4& st = a.bias_strides;
     const int64_t at = s.batch * st.b + head * st.h + (s.q_first + query) * st.t + (s.kv_first + key) * st.s;
     const auto go = [&](auto zero) {
       using T = decltype(zero);
-      read_bias(static_cast<const T*>(a.bias) + at, st.t, st.s, keys, from, to, out, ld);
+      read_bias_tile(static_cast<const T*>(a.bias) + at, st.t, st.s, keys, from, to, out, ld);
     };
     switch (a.bias_dtype) {
       case DType::bf16: return go(bf16{});
@@ -63,10 +63,10 @@ template <class real> struct BiasGradient {
     return kind == Kind::row ? b.forward.q_len : kind == Kind::column ? b.forward.kv_len : 0;
   }
   int64_t sum_count() const { return batches() * b.forward.q_heads * sum_length(); }
-  real* sums_of(const Sequence& s, int64_t head) const {
+  real* sums_of(const DenseSequence& s, int64_t head) const {
     return sums + (s.batch * b.forward.q_heads + head) * sum_length();
   }
-  real* row_sums(const Sequence& s, int64_t head) const {
+  real* row_sums(const DenseSequence& s, int64_t head) const {
     return kind == Kind::row ? sums_of(s, head) + s.q_first : nullptr;
   }
   real* at(int64_t batch, int64_t head, int64_t i, int64_t j) const {
@@ -83,7 +83,7 @@ template <class real> struct BiasGradient {
   }
 
   // g[r * ld + i]: key `key` + r, query `query` + i, of the sequence. row_sums: [queries], the row sums so far.
-  void add(const Sequence& s, int64_t head, int64_t query, int64_t key, int64_t keys, int64_t from, int64_t to,
+  void add(const DenseSequence& s, int64_t head, int64_t query, int64_t key, int64_t keys, int64_t from, int64_t to,
            const real* g, std::ptrdiff_t ld, real* row_sums) const {
     if (kind == Kind::full) {
       for (int64_t i = from; i < to; i++) {

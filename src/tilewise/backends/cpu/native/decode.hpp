@@ -1,4 +1,5 @@
-// Decode: a few query rows against a block of keys, read in place from the page rows. Three loops, none of which sums across lanes:
+// Decode: a few query rows against a block of keys, read in place from the page rows. Three loops, none of which sums
+// across lanes:
 //   score_keys     s[key][row] = q . k     a key is loaded once for all rows of its group; one transposing sum a tile
 //   (adjust_scores, for soft caps and scales of single slots; then the caller hides keys by -inf)
 //   soften         p = exp2(s - m), l      lanes are (key, row), so a row's maximum is a vector maximum
@@ -81,7 +82,8 @@ TW_NOINLINE void score_keys(const T* const* key, int keys, int64_t dim, const ty
       TW_UNROLL(4) for (int g = 0; g < groups_of_line<W, T>; g++, d += W::group, x += W::key_vectors * kLanes)
         score_step<W, R, K, false>(key, d, 0, x, ldq, acc);
     }
-    for (; d + W::group <= dim; d += W::group, x += W::key_vectors * kLanes) score_step<W, R, K, false>(key, d, 0, x, ldq, acc);
+    for (; d + W::group <= dim; d += W::group, x += W::key_vectors * kLanes)
+      score_step<W, R, K, false>(key, d, 0, x, ldq, acc);
     if (d < dim) score_step<W, R, K, true>(key, d, static_cast<int>(dim - d), x, ldq, acc);
     store(s + key0 * lane_rows(R), transposing_sum(acc) * splat(multiplier));
     ahead.touch(lines);
@@ -130,7 +132,8 @@ template <int rows> TW_NOINLINE void adjust_scores(float* s, int keys, const flo
 
 // s: [padded_keys(keys)][rows], -inf where hidden and past `keys`. p: words, one a row for each step of keys.
 template <class W, int rows>
-TW_NOINLINE void soften(const float* s, int keys, const float* value_scale, Running& state, float* alpha, typename W::Word* p) {
+TW_NOINLINE void soften(const float* s, int keys, const float* value_scale, Running& state, float* alpha,
+                        typename W::Word* p) {
   constexpr int stride = W::step * kLanes;
   const int end = (keys * rows + stride - 1) / stride * stride;
   const f32v inf = splat(-INFINITY);
@@ -149,7 +152,9 @@ TW_NOINLINE void soften(const float* s, int keys, const float* value_scale, Runn
       store(p + i, x[0]);
     } else {
       l += x[0] + x[1];  // before they are rounded: lse is exact
-      if (value_scale) TW_UNROLL(2) for (int j = 0; j < 2; j++) x[j] *= by_key<rows>(value_scale + (i + j * kLanes) / rows);
+      if (value_scale) {
+        TW_UNROLL(2) for (int j = 0; j < 2; j++) x[j] *= by_key<rows>(value_scale + (i + j * kLanes) / rows);
+      }
       const u32v words = pair_keys<rows>(x[0], x[1]);
       std::memcpy(p + i / 2, &words, sizeof words);
     }

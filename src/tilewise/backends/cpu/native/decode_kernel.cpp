@@ -5,7 +5,7 @@
 namespace tilewise {
 namespace {
 
-template <class W, class T> void run(const PagedArguments& a, const RowBlock& rows, KeyRange keys, float* state) {
+template <class W, class T> void run(const PagedArguments& a, const RowBlock& rows, Range keys, float* state) {
   Workspace space(Decoder<W, T>::bytes(a, rows));
   Decoder<W, T> decoder(a, rows, keys, space);
   decoder.run(State(state, rows.rows(), padded_columns<W>(a.v_dim)));

@@ -8,7 +8,7 @@ namespace tilewise {
 
 struct DecodeKernel {
   int64_t (*columns)(int64_t v_dim);  // of acc in a State
-  void (*run)(const PagedArguments&, const RowBlock&, KeyRange, float* state);
+  void (*run)(const PagedArguments&, const RowBlock&, Range, float* state);
   void (*finish)(const PagedArguments&, const RowBlock&, float* states, int64_t count);
 };
 const DecodeKernel& decode_kernel(DType q, DType pages);  // neither float64

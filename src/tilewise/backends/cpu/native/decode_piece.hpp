@@ -1,5 +1,5 @@
-// One piece of decode work: the rows of a few queries, all heads of a range, over a run of keys; block by block, head by head.
-// While a block is worked on, the next one is fetched in memory order.
+// One piece of decode work: the rows of a few queries, all heads of a range, over a run of keys; block by block, head
+// by head. While a block is worked on, the next one is fetched in memory order.
 #pragma once
 #include <algorithm>
 
@@ -15,10 +15,11 @@ template <class W, class T> class Decoder {
  public:
   using Word = typename W::Word;
 
-  Decoder(const PagedArguments& a, const RowBlock& block, KeyRange keys, Workspace& space)
+  Decoder(const PagedArguments& a, const RowBlock& block, Range keys, Workspace& space)
       : a_(a), at_(block), keys_(keys), rows_(static_cast<int>(block.rows_of_head())),
         tiles_((rows_ + kDecodeRows - 1) / kDecodeRows), each_((rows_ + tiles_ - 1) / tiles_),
-        query_words_((a.qk_dim + W::group - 1) / W::group * W::key_vectors * kLanes), columns_(padded_columns<W>(a.v_dim)) {
+        query_words_((a.qk_dim + W::group - 1) / W::group * W::key_vectors * kLanes),
+        columns_(padded_columns<W>(a.v_dim)) {
     const std::size_t rows = static_cast<std::size_t>(at_.rows());
     query_ = space.take<Word>(rows * static_cast<std::size_t>(query_words_));
     running_ = space.take<Running>(static_cast<std::size_t>(at_.heads * tiles_));
@@ -28,7 +29,8 @@ template <class W, class T> class Decoder {
   static std::size_t bytes(const PagedArguments& a, const RowBlock& r) {
     const int64_t words = (a.qk_dim + W::group - 1) / W::group * W::key_vectors * kLanes;
     const int64_t tiles = (r.rows_of_head() + kDecodeRows - 1) / kDecodeRows;
-    return static_cast<std::size_t>(r.rows() * words) * sizeof(Word) + static_cast<std::size_t>(r.heads * tiles) * sizeof(Running) +
+    return static_cast<std::size_t>(r.rows() * words) * sizeof(Word) +
+           static_cast<std::size_t>(r.heads * tiles) * sizeof(Running) +
            static_cast<std::size_t>(padded_columns<W>(a.v_dim)) * sizeof(T) + 3 * 64;
   }
   // Keys of a block: a power of two that depends on the shapes alone.
@@ -46,7 +48,7 @@ template <class W, class T> class Decoder {
     for (int64_t i = 0; i < at_.heads * tiles_; i++) running_[i] = {splat(-INFINITY), f32v{}};
     find_visible();
     const int64_t n = block_keys(a_);
-    int64_t key = keys_.first;
+    int64_t key = keys_.begin;
     int here = 0;
     enter(block_[here], key, std::min(n, keys_.end - key));
     if (keys_.end - key > 2 * kLanes) ahead(block_[here]).touch(1 << 20);
@@ -72,7 +74,8 @@ template <class W, class T> class Decoder {
   };
 
   void load_queries() {
-    Workspace space(static_cast<std::size_t>(query_words_) * 2 * sizeof(float) + static_cast<std::size_t>(W::group) * sizeof(float));
+    Workspace space(static_cast<std::size_t>(query_words_) * 2 * sizeof(float) +
+                    static_cast<std::size_t>(W::group) * sizeof(float));
     const int64_t padded = (a_.qk_dim + W::group - 1) / W::group * W::group;
     float* row = space.take<float>(static_cast<std::size_t>(padded));
     std::memset(row, 0, static_cast<std::size_t>(padded) * sizeof(float));
@@ -88,14 +91,14 @@ template <class W, class T> class Decoder {
   void find_visible() {
     all_ = keys_;
     for (int64_t i = 0; i < at_.queries; i++) {
-      const KeyRange r = at_.seq.visible(at_.first_query + i, a_.meaning);
-      all_ = {std::max(all_.first, r.first), std::min(all_.end, r.end)};
+      const Range r = at_.seq.visible(at_.first_query + i, a_.meaning);
+      all_ = {std::max(all_.begin, r.begin), std::min(all_.end, r.end)};
     }
     if (a_.draft_mask) all_.end = std::min(all_.end, at_.seq.position(0));
   }
   bool sees(int64_t query, int64_t key) const {
-    const KeyRange r = at_.seq.visible(query, a_.meaning);
-    if (key < r.first || key >= r.end) return false;
+    const Range r = at_.seq.visible(query, a_.meaning);
+    if (key < r.begin || key >= r.end) return false;
     const int64_t fresh = key - at_.seq.position(0);
     if (!a_.draft_mask || fresh < 0) return true;
     return fresh < a_.max_new && a_.draft_mask[(at_.seq.first_token + query) * a_.draft_stride_t + fresh];
@@ -117,8 +120,9 @@ template <class W, class T> class Decoder {
   Ahead ahead(const Block& b) const {
     const Pages& p = a_.pages;
     const auto rows = [&](const void* base, const int64_t* offset, int64_t head_stride, int64_t width) {
-      AheadRows r{static_cast<const char*>(base) + at_.head * head_stride * static_cast<int64_t>(sizeof(T)), offset,
-                  sizeof(T), at_.heads, head_stride * static_cast<int64_t>(sizeof(T)), width * static_cast<int64_t>(sizeof(T))};
+      constexpr int64_t size = sizeof(T);
+      AheadRows r{static_cast<const char*>(base) + at_.head * head_stride * size, offset, size, at_.heads,
+                  head_stride * size, width * size};
       if (head_stride >= 0 && head_stride <= 2 * width) {  // neighbours (in combined pages the other half lies between)
         r.bytes += (r.runs - 1) * r.run_stride;
         r.runs = 1;
@@ -149,7 +153,7 @@ template <class W, class T> class Decoder {
     if (v_slots) slot_scales(a_.pages.v_scale, b, head, value_scale);
     const float shared = k_slots ? 1.0f : scale_at(a_.pages.k_scale, {}, head);
     const float multiplier = static_cast<float>(a_.meaning.scale * kLog2e) * shared * W::factor;
-    const bool whole = b.first >= all_.first && b.first + b.keys <= all_.end;
+    const bool whole = b.first >= all_.begin && b.first + b.keys <= all_.end;
     for (int t = 0; t < tiles_; t++) {
       const int first = t * each_, rows = std::min(each_, rows_ - first);
       with_rows<kDecodeRows>(rows, [&](auto n) {
@@ -161,7 +165,8 @@ template <class W, class T> class Decoder {
         const double macs = static_cast<double>(R) * static_cast<double>(a_.qk_dim);
         score_keys<W, R>(key, b.keys, a_.qk_dim, q, query_words_, multiplier, s, next, lines(macs * (kLanes / padded)));
         if (k_slots || a_.meaning.softcap != 0)
-          adjust_scores<padded>(s, b.keys, k_slots ? key_scale : nullptr, static_cast<float>(a_.meaning.softcap * kLog2e));
+          adjust_scores<padded>(s, b.keys, k_slots ? key_scale : nullptr,
+                                static_cast<float>(a_.meaning.softcap * kLog2e));
         std::fill(s + b.keys * padded, s + padded_keys(b.keys) * padded, -INFINITY);
         if (!whole) hide(b, first, R, padded, s);
         soften<W, padded>(s, b.keys, v_slots ? value_scale : nullptr, running_[h * tiles_ + t], alpha, p);
@@ -183,7 +188,8 @@ template <class W, class T> class Decoder {
         if (!sees(query_of(first + r), b.first + i)) s[i * padded + r] = -INFINITY;
   }
   // Query by query, hidden values read as zeros: 0 * NaN would not be 0.
-  void gather_seen(const Block& b, const T* const* value, int first, int rows, int padded, const Word* p, float* acc, const float* alpha) {
+  void gather_seen(const Block& b, const T* const* value, int first, int rows, int padded, const Word* p, float* acc,
+                   const float* alpha) {
     Ahead nothing;
     for (int r = 0; r < rows;) {
       const int64_t query = query_of(first + r);
@@ -191,7 +197,8 @@ template <class W, class T> class Decoder {
       while (end < rows && query_of(first + end) == query) end++;
       const T* seen[kDecodeKeys];
       for (int i = 0; i < b.keys; i++) seen[i] = sees(query, b.first + i) ? value[i] : hidden_;
-      gather_values<W>(seen, b.keys, a_.v_dim, p + r, padded, end - r, acc + r * columns_, columns_, alpha + r, nothing, 0);
+      gather_values<W>(seen, b.keys, a_.v_dim, p + r, padded, end - r, acc + r * columns_, columns_, alpha + r, nothing,
+                       0);
       r = end;
     }
   }
@@ -214,13 +221,13 @@ template <class W, class T> class Decoder {
 
   const PagedArguments& a_;
   const RowBlock& at_;
-  const KeyRange keys_;
+  const Range keys_;
   const int rows_, tiles_, each_;
   const int64_t query_words_, columns_;
   Word* query_;
   Running* running_;
   T* hidden_;
-  KeyRange all_;
+  Range all_;
   double lines_per_mac_ = 0;
   Block block_[2];
 };

@@ -1,5 +1,5 @@
-// The value half of decode: acc[row] = alpha[row] * acc[row] + sum over keys of p[key][row] * v[key], a strip of columns at a time.
-// acc is in the order of W::value_place inside each group, padded to whole groups.
+// The value half of decode: acc[row] = alpha[row] * acc[row] + sum over keys of p[key][row] * v[key], a strip of
+// columns at a time. acc is in the order of W::value_place inside each group, padded to whole groups.
 #pragma once
 #include "ahead.hpp"
 #include "decode.hpp"
@@ -12,7 +12,8 @@ constexpr int kStripBudget = 16, kStripMost = 24;
 #else
 constexpr int kStripBudget = 8, kStripMost = 12;
 #endif
-template <class W> constexpr int kValueRows = kStripMost / W::value_vectors < kDecodeRows ? kStripMost / W::value_vectors : kDecodeRows;
+template <class W>
+constexpr int kValueRows = kStripMost / W::value_vectors < kDecodeRows ? kStripMost / W::value_vectors : kDecodeRows;
 template <class W> constexpr int strip_groups(int rows) {
   const int n = kStripBudget / (rows * W::value_vectors);
   return n < 1 ? 1 : n > 4 ? 4 : n;
@@ -32,8 +33,8 @@ template <class T> struct Saved {
 
 // save: elements past the strip to copy to saved[key][save].
 template <class W, int R, int G, bool tail, int save, class From, class T>
-TW_INLINE void value_strip(From from, T* saved, int keys, int left, const typename W::Word* p, int ldp, float* acc, int64_t ldacc,
-                           const float* alpha, Ahead& ahead, int lines) {
+TW_INLINE void value_strip(From from, T* saved, int keys, int left, const typename W::Word* p, int ldp, float* acc,
+                           int64_t ldacc, const float* alpha, Ahead& ahead, int lines) {
   using V = typename W::Vector;
   constexpr int n = W::value_vectors;
   f32v sum[R][G * n] = {};  // of this block alone: two short sums round less than a long one
@@ -79,27 +80,29 @@ TW_INLINE void value_strip(From from, T* saved, int keys, int left, const typena
     }
 }
 
-// Rows of neighbouring keys lie a power of two apart as a rule, and drive each other out of the first cache. So a strip that is
-// narrower than a cache line saves the rest of the line while it has it.
+// Rows of neighbouring keys lie a power of two apart as a rule, and drive each other out of the first cache. So a strip
+// that is narrower than a cache line saves the rest of the line while it has it.
 template <class W, int R, class T>
-TW_NOINLINE void gather_rows(const T* const* value, int keys, int64_t columns, const typename W::Word* p, int ldp, float* acc,
-                             int64_t ldacc, const float* alpha, Ahead& ahead, int lines) {
-  constexpr int G = strip_groups<W>(R), wide = G * W::group, strips = wide * sizeof(T) < 64 ? 64 / (wide * sizeof(T)) : 1;
+TW_NOINLINE void gather_rows(const T* const* value, int keys, int64_t columns, const typename W::Word* p, int ldp,
+                             float* acc, int64_t ldacc, const float* alpha, Ahead& ahead, int lines) {
+  constexpr int G = strip_groups<W>(R), wide = G * W::group,
+                strips = wide * sizeof(T) < 64 ? 64 / (wide * sizeof(T)) : 1;
   constexpr int save = (strips - 1) * wide;
   T saved[kDecodeKeys * (save ? save : 1)];
   int64_t e = 0;
   for (; e + strips * wide <= columns; e += strips * wide) {
-    value_strip<W, R, G, false, save>(InPages<T>{value, e}, saved, keys, 0, p, ldp, acc + e, ldacc, alpha, ahead, lines);
+    value_strip<W, R, G, false, save>(InPages<T>{value, e}, saved, keys, 0, p, ldp, acc + e, ldacc, alpha, ahead,
+                                      lines);
     if constexpr (save > 0)
       for (int i = 0; i < strips - 1; i++)
-        value_strip<W, R, G, false, 0>(Saved<T>{saved + i * wide, save}, saved, keys, 0, p, ldp, acc + e + (i + 1) * wide, ldacc, alpha,
-                                       ahead, lines);
+        value_strip<W, R, G, false, 0>(Saved<T>{saved + i * wide, save}, saved, keys, 0, p, ldp,
+                                       acc + e + (i + 1) * wide, ldacc, alpha, ahead, lines);
   }
   for (; e + W::group <= columns; e += W::group)
     value_strip<W, R, 1, false, 0>(InPages<T>{value, e}, saved, keys, 0, p, ldp, acc + e, ldacc, alpha, ahead, lines);
   if (e < columns)
-    value_strip<W, R, 1, true, 0>(InPages<T>{value, e}, saved, keys, static_cast<int>(columns - e), p, ldp, acc + e, ldacc, alpha, ahead,
-                                  lines);
+    value_strip<W, R, 1, true, 0>(InPages<T>{value, e}, saved, keys, static_cast<int>(columns - e), p, ldp, acc + e,
+                                  ldacc, alpha, ahead, lines);
 }
 
 // Calls f with rows as a compile-time number.
@@ -110,12 +113,13 @@ template <int most, class F> TW_INLINE void with_rows(int rows, F&& f) {
 }
 
 template <class W, class T>
-inline void gather_values(const T* const* value, int keys, int64_t columns, const typename W::Word* p, int ldp, int rows,
-                          float* acc, int64_t ldacc, const float* alpha, Ahead& ahead, int lines) {
+inline void gather_values(const T* const* value, int keys, int64_t columns, const typename W::Word* p, int ldp,
+                          int rows, float* acc, int64_t ldacc, const float* alpha, Ahead& ahead, int lines) {
   const int passes = (rows + kValueRows<W> - 1) / kValueRows<W>, each = (rows + passes - 1) / passes;
   for (int r = 0; r < rows; r += each)
     with_rows<kValueRows<W>>(rows - r < each ? rows - r : each, [&](auto n) {
-      gather_rows<W, decltype(n)::value>(value, keys, columns, p + r, ldp, acc + r * ldacc, ldacc, alpha + r, ahead, lines);
+      gather_rows<W, decltype(n)::value>(value, keys, columns, p + r, ldp, acc + r * ldacc, ldacc, alpha + r, ahead,
+                                         lines);
     });
 }
 

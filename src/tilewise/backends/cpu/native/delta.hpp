@@ -26,14 +26,14 @@ template <class T, class real> inline real row_dot(const T* x, const T* y, int64
 template <class real> struct RowArrays {
   real *lse, *delta, *factor;  // factor: on the row's dout, and in delta already (large_rows.hpp)
   static int64_t rows(const AttentionArguments& a) { return (a.q_starts ? 1 : a.batch) * a.q_heads * a.q_len; }
-  static int64_t at(const AttentionArguments& a, const Sequence& s, int64_t head) {
+  static int64_t at(const AttentionArguments& a, const DenseSequence& s, int64_t head) {
     return (s.batch * a.q_heads + head) * a.q_len + s.q_first;
   }
 };
 
 // Rows [first, last) of one head; returns their share of dsink.
 template <class T, class real>
-double row_terms(const BackwardArguments& b, const Sequence& s, int64_t head, Range rows, RowArrays<real> to) {
+double row_terms(const BackwardArguments& b, const DenseSequence& s, int64_t head, Range rows, RowArrays<real> to) {
   const AttentionArguments& a = b.forward;
   const auto row_of = [&](const void* base, const Strides& st, int64_t i) {
     return static_cast<const T*>(base) + s.batch * st.b + head * st.h + (s.q_first + i) * st.t;
@@ -45,13 +45,13 @@ double row_terms(const BackwardArguments& b, const Sequence& s, int64_t head, Ra
   const PairVisibility pairs = pair_visibility(a, s, head);
   const auto sees_something = [&](int64_t i) {
     const Range keys = keys_seen(s, a.meaning, {i, i + 1});
-    for (int64_t j = keys.first; j < keys.last; j++)
+    for (int64_t j = keys.begin; j < keys.end; j++)
       if (pairs.visible(i, j)) return true;
     return false;
   };
   const int64_t base = RowArrays<real>::at(a, s, head);
   double dsink = 0.0;
-  for (int64_t i = rows.first; i < rows.last; i++) {
+  for (int64_t i = rows.begin; i < rows.end; i++) {
     real lse = real_of(a.lse, a.lse_strides, i);
     double factor = 1;
     const bool absent = lse == -std::numeric_limits<real>::infinity();

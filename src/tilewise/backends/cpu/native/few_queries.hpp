@@ -43,8 +43,8 @@ TW_INLINE void dot_rows(const typename U::real* q, std::ptrdiff_t ldq, const T* 
   for (; j < count; j++) dot_tile<U, R, 1>(q, ldq, keys + j, dim, s + j, lds);
 }
 template <class U, class T>
-TW_NOINLINE void few_scores(int64_t rows, const typename U::real* q, std::ptrdiff_t ldq, const T* const* keys, int64_t count,
-                            int64_t dim, typename U::real* s, std::ptrdiff_t lds) {
+TW_NOINLINE void few_scores(int64_t rows, const typename U::real* q, std::ptrdiff_t ldq, const T* const* keys,
+                            int64_t count, int64_t dim, typename U::real* s, std::ptrdiff_t lds) {
   int64_t r = 0;
   for (; r + 4 <= rows; r += 4) dot_rows<U, 4>(q + r * ldq, ldq, keys, count, dim, s + r * lds, lds);
   for (; r + 2 <= rows; r += 2) dot_rows<U, 2>(q + r * ldq, ldq, keys, count, dim, s + r * lds, lds);
@@ -71,8 +71,8 @@ TW_INLINE void sum_tile(const typename U::real* p, std::ptrdiff_t ldp, const T* 
     TW_UNROLL(8) for (int n = 0; n < N; n++) store(acc + r * ld + e + n * lanes, a[r][n]);
 }
 template <class U, int R, class T>
-TW_INLINE void sum_rows(const typename U::real* p, std::ptrdiff_t ldp, const T* const* values, int64_t count, int64_t dim,
-                        typename U::real* acc, std::ptrdiff_t ld, const typename U::real* alpha) {
+TW_INLINE void sum_rows(const typename U::real* p, std::ptrdiff_t ldp, const T* const* values, int64_t count,
+                        int64_t dim, typename U::real* acc, std::ptrdiff_t ld, const typename U::real* alpha) {
   using real = typename U::real;
   constexpr int lanes = kUnitLanes<U>, N = R == 1 ? 8 : R == 2 ? 4 : 2;
   int64_t e = 0;
@@ -86,8 +86,9 @@ TW_INLINE void sum_rows(const typename U::real* p, std::ptrdiff_t ldp, const T* 
     }
 }
 template <class U, class T>
-TW_NOINLINE void few_values(int64_t rows, const typename U::real* p, std::ptrdiff_t ldp, const T* const* values, int64_t count,
-                            int64_t dim, typename U::real* acc, std::ptrdiff_t ld, const typename U::real* alpha) {
+TW_NOINLINE void few_values(int64_t rows, const typename U::real* p, std::ptrdiff_t ldp, const T* const* values,
+                            int64_t count, int64_t dim, typename U::real* acc, std::ptrdiff_t ld,
+                            const typename U::real* alpha) {
   int64_t r = 0;
   const auto go = [&](auto n) {
     sum_rows<U, decltype(n)::value>(p + r * ldp, ldp, values, count, dim, acc + r * ld, ld, alpha + r);

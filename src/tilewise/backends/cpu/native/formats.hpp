@@ -14,9 +14,14 @@ struct E5m2 { uint8_t bits; };
 template <class T> constexpr bool kIsFloat8 = std::is_same_v<T, E4m3> || std::is_same_v<T, E5m2>;
 template <class T> constexpr bool kIs8Bit = kIsFloat8<T> || std::is_same_v<T, Int8>;
 
-template <class T> struct Float8;  // mantissa bits, exponent bias, first code past the finite ones, the largest finite code, NaN
-template <> struct Float8<E4m3> { static constexpr uint32_t mantissa = 3, bias = 7, special = 0x7f, largest = 0x7e, nan = 0x7f; };
-template <> struct Float8<E5m2> { static constexpr uint32_t mantissa = 2, bias = 15, special = 0x7c, largest = 0x7b, nan = 0x7e; };
+// Mantissa bits, exponent bias, the first code past the finite ones, the largest finite code, NaN.
+template <class T> struct Float8;
+template <> struct Float8<E4m3> {
+  static constexpr uint32_t mantissa = 3, bias = 7, special = 0x7f, largest = 0x7e, nan = 0x7f;
+};
+template <> struct Float8<E5m2> {
+  static constexpr uint32_t mantissa = 2, bias = 15, special = 0x7c, largest = 0x7b, nan = 0x7e;
+};
 
 // ---- the magnitude of a code as bf16, which holds every one of them exactly -----------------------------------------
 constexpr uint32_t bf16_of_integer(uint32_t n, int32_t exponent) {  // n * 2^exponent, n < 256
@@ -51,7 +56,9 @@ template <class T, class = std::enable_if_t<kIsFloat8<T>>> TW_INLINE bf16 as_bf1
   return bf16{static_cast<uint16_t>(kMagnitudes<T>[x.bits & 0x7f] | (x.bits & 0x80u) << 8)};
 }
 TW_INLINE float to_float(Int8 x) { return static_cast<float>(x.value); }
-template <class T, class = std::enable_if_t<kIsFloat8<T>>> TW_INLINE float to_float(T x) { return to_float(as_bf16(x)); }
+template <class T, class = std::enable_if_t<kIsFloat8<T>>> TW_INLINE float to_float(T x) {
+  return to_float(as_bf16(x));
+}
 
 // ---- encoding -------------------------------------------------------------------------------------------------------
 template <class T> TW_INLINE T encode8(float x) {
@@ -62,7 +69,7 @@ template <class T> TW_INLINE T encode8(float x) {
   } else {
     using F = Float8<T>;
     constexpr uint32_t drop = 23 - F::mantissa, smallest = (128 - F::bias) << 23;      // 2^(1 - bias), the least normal
-    constexpr uint32_t magic = (127 + 23 + 1 - F::bias - F::mantissa) << 23;           // its ulp is that of the subnormals
+    constexpr uint32_t magic = (127 + 23 + 1 - F::bias - F::mantissa) << 23;  // its ulp is that of the subnormals
     uint32_t u, m, n;
     std::memcpy(&u, &x, 4);
     const uint32_t sign = u >> 24 & 0x80u, size = u & 0x7fffffffu;
@@ -72,7 +79,8 @@ template <class T> TW_INLINE T encode8(float x) {
     std::memcpy(&shift, &m, 4);
     const float sum = f + shift;
     std::memcpy(&n, &sum, 4);
-    const uint32_t normal = ((size + ((1u << (drop - 1)) - 1) + ((size >> drop) & 1)) >> drop) - ((127 - F::bias) << F::mantissa);
+    const uint32_t normal =
+        ((size + ((1u << (drop - 1)) - 1) + ((size >> drop) & 1)) >> drop) - ((127 - F::bias) << F::mantissa);
     const uint32_t rounded = size < smallest ? n - magic : normal;
     const uint32_t finite = rounded > F::largest ? F::largest : rounded;
     return T{static_cast<uint8_t>(sign | (size > 0x7f800000u ? F::nan : finite))};
@@ -99,11 +107,13 @@ TW_INLINE f32v load(const Int8* p) {
 #endif
 }
 
-// float8 goes through float16: e5m2 is its upper byte; e4m3's seven bits, one place lower, are the value * 2^-8, but for the
-// NaN code. load_raw leaves that power of two (kRawFactor) to whoever multiplies later anyway.
+// float8 goes through float16: e5m2 is its upper byte; e4m3's seven bits, one place lower, are the value * 2^-8, but
+// for the NaN code. load_raw leaves that power of two (kRawFactor) to whoever multiplies later anyway.
 #if TW_LANES == 16 && defined(__AVX512F__)
 #define TW_FLOAT8_BY_F16 1
-TW_INLINE __m256i float8_words(const void* p) { return _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p)), 8); }
+TW_INLINE __m256i float8_words(const void* p) {
+  return _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p)), 8);
+}
 TW_INLINE __m256i e4m3_half(__m256i word) {
   const __m256i half = _mm256_and_si256(_mm256_srai_epi16(word, 1), _mm256_set1_epi16((short)0xbfff));
   const __m256i size = _mm256_and_si256(half, _mm256_set1_epi16(0x7fff));
@@ -112,7 +122,9 @@ TW_INLINE __m256i e4m3_half(__m256i word) {
 TW_INLINE f32v from_half(__m256i half) { return (f32v)_mm512_cvtph_ps(half); }
 #elif TW_LANES == 8 && defined(__AVX2__) && defined(__F16C__)
 #define TW_FLOAT8_BY_F16 1
-TW_INLINE __m128i float8_words(const void* p) { return _mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i*)p)); }
+TW_INLINE __m128i float8_words(const void* p) {
+  return _mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i*)p));
+}
 TW_INLINE __m128i e4m3_half(__m128i word) {
   const __m128i half = _mm_and_si128(_mm_srai_epi16(word, 1), _mm_set1_epi16((short)0xbfff));
   const __m128i size = _mm_and_si128(half, _mm_set1_epi16(0x7fff));

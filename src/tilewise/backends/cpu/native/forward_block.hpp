@@ -11,8 +11,8 @@
 //   void scales(int64_t first, int64_t count, real* key_scale, real* value_scale) const;          // if scaled
 // It is asked only for keys between the first and the last that some row sees by arithmetic (QueryRow::begin, end).
 //
-// Each block of keys is packed once and met by every row: give attend all rows (heads of the group x positions) that fit a
-// cache, a few hundred. A row's bits do not depend on the other rows: blocks of keys begin at multiples of kKeyBlock.
+// Each block of keys is packed once and met by every row: give attend all rows (heads of the group x positions) that
+// fit a cache, a few hundred. A row's bits do not depend on the other rows: blocks begin at multiples of kKeyBlock.
 #pragma once
 #include <cstdlib>
 
@@ -30,12 +30,14 @@ template <class U> struct Scoring {  // how a call turns products into logits
   using real = typename U::real;
   int64_t qk_dim, v_dim;
   LogitRule<real> rule;
-  bool biased, natural; // natural: logits are made in a pass of their own (rule), else: product * rule.factor, in base 2
-  double unit = 1;      // of m, in natural logits; undoes the rounding of rule.factor too, or lse would miss p's own scale
+  bool biased;
+  bool natural;         // logits are made in a pass of their own (rule); else: product * rule.factor, in base 2
+  double unit = 1;      // of m, in natural logits; undoes the rounding of rule.factor too, or lse would miss p's scale
   KeyFacts facts;
 
   Scoring(const Meaning& meaning, int64_t D, int64_t E, bool has_bias, bool scaled, const KeyFacts& key_facts)
-      : qk_dim(D), v_dim(E), biased(has_bias), natural(has_bias || scaled || meaning.softcap > 0 || !(meaning.scale > 0)), facts(key_facts) {
+      : qk_dim(D), v_dim(E), biased(has_bias),
+        natural(has_bias || scaled || meaning.softcap > 0 || !(meaning.scale > 0)), facts(key_facts) {
     rule.factor = static_cast<real>(natural ? meaning.scale : meaning.scale * kLog2e);
     if (!natural) unit = meaning.scale / static_cast<double>(rule.factor);
     rule.cap = static_cast<real>(meaning.softcap);
@@ -59,8 +61,9 @@ template <class U> class QueryState {
            size(count * whole(E) * sizeof(real));
   }
   QueryState(Workspace& workspace, int64_t rows, int64_t D, int64_t E)
-      : count(rows), q_ld(words<U>(D)), acc_ld(whole(E)), row(workspace.take<QueryRow>(rows)), q(workspace.take<word>(rows * q_ld)),
-        m(workspace.take<real>(rows)), l(workspace.take<real>(rows)), acc(workspace.take<real>(rows * acc_ld)) {
+      : count(rows), q_ld(words<U>(D)), acc_ld(whole(E)), row(workspace.take<QueryRow>(rows)),
+        q(workspace.take<word>(rows * q_ld)), m(workspace.take<real>(rows)), l(workspace.take<real>(rows)),
+        acc(workspace.take<real>(rows * acc_ld)) {
     std::fill(row, row + rows, QueryRow{});
     std::fill(m, m + rows, -std::numeric_limits<real>::infinity());
     std::fill(l, l + rows, real{0});
@@ -90,8 +93,9 @@ template <class U, class Source, bool few> class ForwardBlock {
            3 * Workspace::padded(kKeyBlock * sizeof(const T*));
   }
   ForwardBlock(const Scoring<U>& scoring, const Source& source, QueryState<U>& rows, Workspace& workspace)
-      : how_(scoring), source_(source), q_(rows), s_(workspace.take<real>(kRows * kLd)), bias_(workspace.take<real>(kLd)),
-        key_scale_(workspace.take<real>(kLd)), value_scale_(workspace.take<real>(kLd)), compact_(workspace.take<real>(kLd)),
+      : how_(scoring), source_(source), q_(rows), s_(workspace.take<real>(kRows * kLd)),
+        bias_(workspace.take<real>(kLd)), key_scale_(workspace.take<real>(kLd)),
+        value_scale_(workspace.take<real>(kLd)), compact_(workspace.take<real>(kLd)),
         keys_(workspace.take<const T*>(kKeyBlock)), values_(workspace.take<const T*>(kKeyBlock)),
         compact_values_(workspace.take<const T*>(kKeyBlock)) {
     if constexpr (!few) {
@@ -106,7 +110,7 @@ template <class U, class Source, bool few> class ForwardBlock {
     }
   }
 
-  // Keys [first, first + count), count <= kKeyBlock, first a multiple of kKeyBlock. No row sees the first `skip` of them.
+  // Keys [first, first + count), count <= kKeyBlock, first a multiple of kKeyBlock. No row sees the first `skip`.
   void meet(int64_t first, int skip, int count) {
     first_ = first;
     skip_ = skip;
@@ -204,7 +208,8 @@ template <class U, class Source, bool few> class ForwardBlock {
     const word* q = q_.q_row(r0_ + r);
     product<U, Start::zero>(ByRow{q_.q_ld}, rows, vectors, std::min(depth, kChain), q, panel, kPanel<U>, s, kLd);
     for (int64_t k = kChain; k < depth; k += kChain)
-      product<U, Start::add>(ByRow{q_.q_ld}, rows, vectors, std::min(depth - k, kChain), q + k, panel + k * kPanel<U>, kPanel<U>, s, kLd);
+      product<U, Start::add>(ByRow{q_.q_ld}, rows, vectors, std::min(depth - k, kChain), q + k, panel + k * kPanel<U>,
+                             kPanel<U>, s, kLd);
   }
 
   void soften(int g) {
@@ -232,7 +237,9 @@ template <class U, class Source, bool few> class ForwardBlock {
     if (Source::scaled) exponentiate_rows<true, Source::scaled, true>(g, v0, v1);
     else if (how_.natural) group.careful ? exponentiate_rows<true, false, true>(g, v0, v1)
                                          : exponentiate_rows<true, false, false>(g, v0, v1);
-    else group.careful ? exponentiate_rows<false, false, true>(g, v0, v1) : exponentiate_rows<false, false, false>(g, v0, v1);
+    else
+      group.careful ? exponentiate_rows<false, false, true>(g, v0, v1)
+                    : exponentiate_rows<false, false, false>(g, v0, v1);
   }
   static void hide(real* s, int from, int to) {
     for (int c = from; c < to; c++) s[c] = -std::numeric_limits<real>::infinity();
@@ -240,11 +247,13 @@ template <class U, class Source, bool few> class ForwardBlock {
   template <bool natural, bool scaled, bool careful> TW_NOINLINE void exponentiate_rows(int g, int v0, int v1) {
     for (int r = g * kTileRows; r < g * kTileRows + group_[g].rows; r++) {
       real& l = q_.l[r0_ + r];
-      l = l * alpha_[r] + exponentiate<U, natural, careful, scaled>(s_ + r * kLd, v0, v1, q_.m[r0_ + r], how_.rule.factor, value_scale_);
+      l = l * alpha_[r] + exponentiate<U, natural, careful, scaled>(s_ + r * kLd, v0, v1, q_.m[r0_ + r],
+                                                                    how_.rule.factor, value_scale_);
     }
   }
   void read_bias(const QueryRow& row, const RowView& view) {
-    if (view.empty() || (row.bias == bias_row_ && first_ == bias_first_ && view.begin >= bias_view_.begin && view.end <= bias_view_.end))
+    if (view.empty() || (row.bias == bias_row_ && first_ == bias_first_ && view.begin >= bias_view_.begin &&
+                         view.end <= bias_view_.end))
       return;
     load_bias(row.bias, how_.facts.bias_dtype, how_.facts.bias_stride, first_, view.begin, view.end, bias_);
     bias_row_ = row.bias;
@@ -268,15 +277,20 @@ template <class U, class Source, bool few> class ForwardBlock {
           const word* p = reinterpret_cast<const word*>(s_ + r * kLd) + k;
           real* acc = q_.acc_row(r0_ + r) + e;
           if (group.careful) careful_values(rows, vectors, depth, p, panel + k * kPanel<U>, acc, alpha_ + r);
-          else product<U, Start::scale>(ByRow{kLd}, rows, vectors, depth, p, panel + k * kPanel<U>, kPanel<U>, acc, q_.acc_ld, alpha_ + r);
+          else
+            product<U, Start::scale>(ByRow{kLd}, rows, vectors, depth, p, panel + k * kPanel<U>, kPanel<U>, acc,
+                                     q_.acc_ld, alpha_ + r);
         }
       }
     }
   }
-  static bool same(const Group& a, const Group& b) { return a.begin == b.begin && a.end == b.end && a.careful == b.careful; }
+  static bool same(const Group& a, const Group& b) {
+    return a.begin == b.begin && a.end == b.end && a.careful == b.careful;
+  }
 
   // The same chain of fma, hidden keys (p is -0) left out: their value may be anything.
-  TW_NOINLINE void careful_values(int rows, int vectors, int64_t depth, const word* p, const word* panel, real* acc, const real* alpha) {
+  TW_NOINLINE void careful_values(int rows, int vectors, int64_t depth, const word* p, const word* panel, real* acc,
+                                  const real* alpha) {
     for (int r = 0; r < rows; r++)
       for (int n = 0; n < vectors; n++) {
         real* out = acc + r * q_.acc_ld + n * kLanesU;
@@ -309,7 +323,8 @@ template <class U, class Source, bool few> class ForwardBlock {
           compact_[kept] = p[i * kLd + k];
           compact_values_[kept++] = values_[group.begin + k];
         }
-      few_values<U>(1, compact_, kLd, compact_values_, kept, how_.v_dim, acc + i * q_.acc_ld, q_.acc_ld, alpha_ + r + i);
+      few_values<U>(1, compact_, kLd, compact_values_, kept, how_.v_dim, acc + i * q_.acc_ld, q_.acc_ld,
+                    alpha_ + r + i);
     }
   }
 

@@ -20,7 +20,7 @@ using namespace tilewise;
 using Addresses = std::vector<uintptr_t>;
 
 // Releases the GIL for the time of a call. A daemon thread that wants it back after the interpreter has begun to end is
-// unwound by CPython (up to 3.13); leaving this destructor so would abort the process, so the thread sleeps until the end.
+// unwound by CPython (up to 3.13); leaving this destructor so would abort the process, so the thread sleeps instead.
 struct GilReleased {
   PyThreadState* state = PyEval_SaveThread();
   ~GilReleased() {
@@ -45,19 +45,29 @@ NB_MODULE(TILEWISE_MODULE, m) {
   nb::set_leak_warnings(false);  // prepared calls are cached until the interpreter ends
   nb::class_<DenseCall>(m, "DenseCall")
       .def(nb::init<const Ints&, int, double, int64_t, int64_t, double, const Ints&, int>())
-      .def("forward_plain", [](const DenseCall& c, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t out, uintptr_t lse) {
-             const uintptr_t o[12] = {q, k, v};
-             return c.run_forward(o, out, lse);
-           }, Unlocked())
-      .def("forward", [](const DenseCall& c, const Addresses& o, uintptr_t out, uintptr_t lse) {
-             need(o.size(), 12);
-             return c.run_forward(o, out, lse);
-           }, Unlocked())
-      .def("backward", [](const DenseCall& c, const Addresses& o, uintptr_t out, uintptr_t lse, const Addresses& grads,
-                          const Ints& strides) {
-             need(o.size(), 12); need(grads.size(), 7);
-             return c.run_backward(o, out, lse, grads, strides);
-           }, Unlocked());
+      .def(
+          "forward_plain",
+          [](const DenseCall& c, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t out, uintptr_t lse) {
+            const uintptr_t o[12] = {q, k, v};
+            return c.run_forward(o, out, lse);
+          },
+          Unlocked())
+      .def(
+          "forward",
+          [](const DenseCall& c, const Addresses& o, uintptr_t out, uintptr_t lse) {
+            need(o.size(), 12);
+            return c.run_forward(o, out, lse);
+          },
+          Unlocked())
+      .def(
+          "backward",
+          [](const DenseCall& c, const Addresses& o, uintptr_t out, uintptr_t lse, const Addresses& grads,
+             const Ints& strides) {
+            need(o.size(), 12);
+            need(grads.size(), 7);
+            return c.run_backward(o, out, lse, grads, strides);
+          },
+          Unlocked());
 
   nb::class_<PagedCall>(m, "PagedCall")
       .def(nb::init<const Ints&, int, int, double, int64_t, int64_t, double, bool, const Ints&>())

@@ -1,6 +1,6 @@
 // The state of a softmax that sees its keys block by block: m (greatest logit so far), l (sum of p), and, outside, acc.
-// Units of m: base 2 when logits are products times a positive factor (one fma per element), natural otherwise (a logit of
-// -3.4e38 is legal, and would overflow in base 2).
+// Units of m: base 2 when logits are products times a positive factor (one fma per element), natural otherwise (a logit
+// of -3.4e38 is legal, and would overflow in base 2).
 #pragma once
 #include <limits>
 
@@ -41,10 +41,11 @@ template <class real, bool natural> TW_INLINE real raise_max(real block_max, rea
 
 // p = exp(s - m) in place of s (as bf16 pairs for Bf16Unit) over vectors [v0, v1); returns the sum of p
 // before it is rounded, so that lse is exact; rounding to nearest leaves the mean of p where it was.
-// careful: a hidden key's p is -0, so that values() can tell it from one that underflowed. scaled: p * value_scale is stored.
+// careful: a hidden key's p is -0, so that values() can tell it from one that underflowed.
+// scaled: p * value_scale is stored.
 template <class U, bool natural, bool careful, bool scaled>
-TW_INLINE typename U::real exponentiate(typename U::real* s, int v0, int v1, typename U::real m, typename U::real factor,
-                                        const typename U::real* value_scale) {
+TW_INLINE typename U::real exponentiate(typename U::real* s, int v0, int v1, typename U::real m,
+                                        typename U::real factor, const typename U::real* value_scale) {
   using real = typename U::real;
   constexpr int lanes = VectorOf<real>::lanes;
   constexpr real low = -std::numeric_limits<real>::infinity();
@@ -85,7 +86,8 @@ TW_INLINE typename U::real exponentiate(typename U::real* s, int v0, int v1, typ
   return reduce_add(sum);
 }
 
-// What a row's state means: out = acc * weight, and lse. A sink is one more logit (natural units, null: none) without a value.
+// What a row's state means: out = acc * weight, and lse.
+// A sink is one more logit (natural units, null: none) without a value.
 template <class real> inline real finish_row(real m, real l, double unit, const real* sink, real& lse) {
   constexpr double low = -std::numeric_limits<double>::infinity();
   double top = double(m) * unit, sum = double(l);

@@ -1,13 +1,14 @@
-// Panels: what `product` wants as B, made from rows of any storage type, given as an array of row pointers (so a stride, a page
-// table or a gather look the same here). Both zero-fill their tails and never read past `width` elements of a row.
+// Panels: what `product` wants as B, made from rows of any storage type, given as an array of row pointers, so that a
+// stride, a page table or a gather look the same here. Both zero-fill their tails and never read past `width` elements
+// of a row.
 //
-//   pack_transposed<U>(rows, count, width, out)   B(k, j) = row j, word k:  scores (S = Q K^T: rows are keys, depth is D)
+//   pack_transposed<U>(rows, count, width, out)   B(k, j) = row j, word k: scores (S = Q K^T)
 //       out: [panels<U>(count)][words<U>(width)][kPanel<U>] words           count <= any, tail columns are zero
-//   pack_rows<U>(rows, count, width, out)         B(k, e) = word k of column e, pairs run over rows: values (P V: depth is keys)
+//   pack_rows<U>(rows, count, width, out)         B(k, e) = word k of column e, pairs run over rows: values (P V)
 //       out: [panels<U>(width)][words<U>(count)][kPanel<U>] words           returns whether every element is finite
 //   copy_words<U>(row, width, out)                one row as words (operand A): words<U>(width), zero-filled
 //
-// A storage type T needs `f32v load(const T*)`, `float to_float(T)`: structs in this namespace (found by argument lookup).
+// A storage type T needs `f32v load(const T*)`, `float to_float(T)`: structs in this namespace (argument lookup).
 #pragma once
 #include "tiles.hpp"
 
@@ -15,7 +16,8 @@ namespace tilewise {
 
 template <class U> constexpr int64_t words(int64_t n) { return (n + U::pair - 1) / U::pair; }
 template <class U> constexpr int64_t panels(int64_t n) { return (n + kPanel<U> - 1) / kPanel<U>; }
-template <class U> constexpr int64_t panel_words(int64_t columns, int64_t depth) {  // size of either panel form, in words
+template <class U>
+constexpr int64_t panel_words(int64_t columns, int64_t depth) {  // size of either panel form, in words
   return panels<U>(columns) * words<U>(depth) * kPanel<U>;
 }
 template <class T> inline void row_pointers(const T* base, int64_t stride, int64_t count, const T** rows) {
@@ -59,7 +61,7 @@ template <class U, class T> TW_INLINE auto load_words(const T* row, int64_t k) {
 
 // ---- transposing in registers -----------------------------------------------------------------------------------
 // A square of 32-bit lanes: 4 x 4 blocks inside 128 bits, then whole 128-bit blocks.
-// Lanes with bit `step` clear come from a, those with it set from b; which lanes of them: the lower or the upper blocks.
+// Lanes with bit `step` clear come from a, those with it set from b; lower or upper: which blocks of them.
 template <int step> constexpr int lower_blocks(int l) { return l & step ? l - step + kLanes : l; }
 template <int step> constexpr int upper_blocks(int l) { return l & step ? l + kLanes : l + step; }
 // Inside each 128 bits: lanes, or pairs of lanes, of a and b in turn, from the lower or the upper half.
@@ -111,7 +113,8 @@ TW_NOINLINE void pack_transposed(const T* const* rows, int64_t count, int64_t wi
           TW_UNROLL(16) for (int i = 0; i < kLanes; i++) std::memcpy(o + (k + i) * kPanel<U>, &v[i], sizeof v[i]);
         }
       for (; k < depth; k++)
-        for (int64_t i = 0; i < lanes; i++) o[k * kPanel<U> + i] = i < here ? word_of<U>(row[i], width, k) : typename U::word{};
+        for (int64_t i = 0; i < lanes; i++)
+          o[k * kPanel<U> + i] = i < here ? word_of<U>(row[i], width, k) : typename U::word{};
     }
 }
 

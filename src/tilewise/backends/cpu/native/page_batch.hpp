@@ -4,39 +4,28 @@
 
 #include "arguments.hpp"
 #include "check.hpp"
+#include "visibility.hpp"
 
 namespace tilewise {
 
-struct KeyRange {
-  int64_t first = 0, end = 0;
-  bool empty() const { return first >= end; }
-};
-
-struct Sequence {
+struct PagedSequence {
   int64_t index = 0, first_token = 0, q_len = 0, kv_len = 0;
   const int32_t* pages = nullptr;
 
-  int64_t position(int64_t query) const { return query + kv_len - q_len; }
-  KeyRange visible(int64_t query, const Meaning& m) const {  // as far as window and lengths decide
-    const int64_t at = position(query);
-    const KeyRange r{std::max<int64_t>(0, at - m.left), std::min(kv_len, at + m.right + 1)};
-    return r.empty() ? KeyRange{} : r;
-  }
-  KeyRange visible(int64_t first_query, int64_t queries, const Meaning& m) const {  // what any of them sees
-    const int64_t from = position(first_query), to = position(first_query + queries - 1);
-    const KeyRange r{std::max<int64_t>(0, from - m.left), std::min(kv_len, to + m.right + 1)};
-    return r.empty() ? KeyRange{} : r;
-  }
+  int64_t position(int64_t query) const { return position_of(query, q_len, kv_len); }
+  // What a query sees, or any of some queries, as far as window and lengths decide.
+  Range visible(int64_t query, const Meaning& m) const { return visible_keys(m, query, q_len, kv_len); }
+  Range visible(Range queries, const Meaning& m) const { return visible_keys(m, queries, q_len, kv_len); }
 };
 
 inline int64_t sequences(const PageBatch& b) { return b.num_seqs ? *b.num_seqs : b.max_seqs; }
-inline Sequence sequence(const PageBatch& b, int64_t i) {
+inline PagedSequence sequence(const PageBatch& b, int64_t i) {
   return {i, b.cu_q_lens[i], b.cu_q_lens[i + 1] - b.cu_q_lens[i], b.kv_lens[i], b.page_indices + i * b.pages_per_seq};
 }
 
 // Element offsets of a position's rows of head 0.
 struct Place { int64_t page = 0, slot = 0; };
-inline Place place_of(const Pages& p, const Sequence& s, int64_t position) {
+inline Place place_of(const Pages& p, const PagedSequence& s, int64_t position) {
   return {s.pages[position / p.page_size], position % p.page_size};
 }
 inline int64_t key_offset(const Pages& p, Place at) { return at.page * p.k_stride_page + at.slot * p.k_stride_slot; }
@@ -56,11 +45,11 @@ ValueError check_batch(const PageBatch& b, const Pages& p, int64_t max_tokens, T
   const ValueError lens = check_lens(b.kv_lens, n, b.pages_per_seq * p.page_size, ValueError::kv_len_range);
   if (lens != ValueError::ok) return lens;
   for (int64_t i = 0; i < n; i++) {
-    const Sequence s = sequence(b, i);
+    const PagedSequence s = sequence(b, i);
     if (s.q_len == 0) continue;
-    const KeyRange r = touched(s);
+    const Range r = touched(s);
     if (r.empty()) continue;
-    for (int64_t page = r.first / p.page_size; page <= (r.end - 1) / p.page_size; page++)
+    for (int64_t page = r.begin / p.page_size; page <= (r.end - 1) / p.page_size; page++)
       if (s.pages[page] < 0 || s.pages[page] >= p.num_pages) return ValueError::page_range;
   }
   return ValueError::ok;

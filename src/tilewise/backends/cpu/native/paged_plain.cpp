@@ -33,20 +33,20 @@ double real_at(const PagedArguments& a, const void* base, int64_t i) {
   return a.dtype == DType::f64 ? static_cast<const double*>(base)[i] : static_cast<const float*>(base)[i];
 }
 
-bool drafted(const PagedArguments& a, const Sequence& s, int64_t query, int64_t key) {
+bool drafted(const PagedArguments& a, const PagedSequence& s, int64_t query, int64_t key) {
   const int64_t fresh = key - s.position(0);
   if (!a.draft_mask || fresh < 0) return true;
   return fresh < a.max_new && a.draft_mask[(s.first_token + query) * a.draft_stride_t + fresh];
 }
 
-void one_row(const PagedArguments& a, const Sequence& s, int64_t query, int64_t head, double* acc) {
+void one_row(const PagedArguments& a, const PagedSequence& s, int64_t query, int64_t head, double* acc) {
   const Pages& p = a.pages;
   const int64_t kv_head = head / (a.q_heads / a.kv_heads), token = s.first_token + query;
   const int64_t q = token * a.qs.t + head * a.qs.h, out = token * a.os.t + head * a.os.h;
-  const KeyRange keys = s.visible(query, a.meaning);
+  const Range keys = s.visible(query, a.meaning);
   double m = a.sinks ? real_at(a, a.sinks, head) : -INFINITY, l = m == -INFINITY ? 0.0 : 1.0;
   std::fill(acc, acc + a.v_dim, 0.0);
-  for (int64_t key = keys.first; key < keys.end; key++) {
+  for (int64_t key = keys.begin; key < keys.end; key++) {
     if (!drafted(a, s, query, key)) continue;
     const Place at = place_of(p, s, key);
     const int64_t k = key_offset(p, at) + kv_head * p.k_stride_head;
@@ -74,7 +74,7 @@ void one_row(const PagedArguments& a, const Sequence& s, int64_t query, int64_t 
 
 void paged_plain(const PagedArguments& a) {
   for (int64_t i = 0; i < sequences(a.batch); i++) {
-    const Sequence s = sequence(a.batch, i);
+    const PagedSequence s = sequence(a.batch, i);
     parallel_for(s.q_len * a.q_heads, [&](int64_t task, int) {
       Workspace space(static_cast<std::size_t>(a.v_dim) * sizeof(double));
       one_row(a, s, task / a.q_heads, task % a.q_heads, space.take<double>(static_cast<std::size_t>(a.v_dim)));

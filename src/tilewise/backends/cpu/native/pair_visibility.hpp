@@ -32,7 +32,7 @@ struct PairVisibility {
   struct Ids { int32_t least = std::numeric_limits<int32_t>::max(), most = -1; bool padding = false; };
   static Ids span(const int32_t* ids, int64_t stride, Range r) {
     Ids s;
-    for (int64_t i = r.first; i < r.last; i++) {
+    for (int64_t i = r.begin; i < r.end; i++) {
       const int32_t id = ids[i * stride];
       if (id < 0) { s.padding = true; continue; }
       s.least = std::min(s.least, id);
@@ -48,15 +48,15 @@ struct PairVisibility {
   }
   Seen seen_by_mask(Range queries, Range keys) const {
     bool any = false, every = true;
-    const Range qs = mask_t ? queries : Range{queries.first, queries.first + 1};
-    const Range ks = mask_s ? keys : Range{keys.first, keys.first + 1};
-    for (int64_t i = qs.first; i < qs.last && (every || !any); i++) {
+    const Range qs = mask_t ? queries : Range{queries.begin, queries.begin + 1};
+    const Range ks = mask_s ? keys : Range{keys.begin, keys.begin + 1};
+    for (int64_t i = qs.begin; i < qs.end && (every || !any); i++) {
       const uint8_t* row = mask + i * mask_t;
       uint8_t some = 0, all = 1;
       if (mask_s == 1)
-        for (int64_t j = ks.first; j < ks.last; j++) { some |= row[j]; all &= row[j] != 0; }
+        for (int64_t j = ks.begin; j < ks.end; j++) { some |= row[j]; all &= row[j] != 0; }
       else
-        for (int64_t j = ks.first; j < ks.last; j++) { some |= row[j * mask_s]; all &= row[j * mask_s] != 0; }
+        for (int64_t j = ks.begin; j < ks.end; j++) { some |= row[j * mask_s]; all &= row[j * mask_s] != 0; }
       any |= some != 0;
       every &= all != 0;
     }
@@ -64,7 +64,7 @@ struct PairVisibility {
   }
 };
 
-inline PairVisibility pair_visibility(const AttentionArguments& a, const Sequence& s, int64_t head) {
+inline PairVisibility pair_visibility(const AttentionArguments& a, const DenseSequence& s, int64_t head) {
   PairVisibility p;
   if (a.mask) {
     const Strides4& m = a.mask_strides;

@@ -9,7 +9,7 @@ template <class T, bool per_key> struct PageSource {
   using element = T;
   static constexpr bool scaled = per_key;
   const Pages& pages;
-  Sequence seq;
+  PagedSequence seq;
   int64_t head;
 
   template <class F> void each_place(int64_t first, int64_t count, F&& f) const {
@@ -57,8 +57,8 @@ template <class U, class T, bool per_key> void run(const PagedArguments& a, cons
   QueryState<U> rows(space, count, D, E);
   for (int64_t r = 0; r < count; r++) {
     const int64_t query = block.token(r) - block.seq.first_token;
-    const KeyRange seen = block.seq.visible(query, a.meaning);
-    rows.row[r].begin = seen.first;
+    const Range seen = block.seq.visible(query, a.meaning);
+    rows.row[r].begin = seen.begin;
     rows.row[r].end = seen.end;
     if (a.draft_mask) {
       rows.row[r].mask = a.draft_mask + block.token(r) * a.draft_stride_t;

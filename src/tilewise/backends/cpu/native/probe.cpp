@@ -20,7 +20,8 @@ template <class Unit> double chains(double seconds) {
   const float one = 1.0f, small = 1e-9f;
   using Words = decltype(Unit::load(nullptr));
   Words a = (Words)splat(one), b = (Words)splat(small);
-  TW_UNROLL(12) for (int i = 0; i < kChains; i++) acc[i] = splat(static_cast<float>(i));  // unlike chains, or they become one
+  TW_UNROLL(12)
+  for (int i = 0; i < kChains; i++) acc[i] = splat(static_cast<float>(i));  // unlike chains, or they become one
   double done = 0, best = 0;
   const auto start = Clock::now();
   while (since(start) < seconds) {

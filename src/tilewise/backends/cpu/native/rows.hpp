@@ -18,7 +18,9 @@ template <class F> inline void with_storage(DType t, F&& f) {  // f(a value of t
     default: return;
   }
 }
-inline int64_t size_of(DType t) { return t == DType::f64 ? 8 : t == DType::f32 ? 4 : t == DType::bf16 || t == DType::f16 ? 2 : 1; }
+inline int64_t size_of(DType t) {
+  return t == DType::f64 ? 8 : t == DType::f32 ? 4 : t == DType::bf16 || t == DType::f16 ? 2 : 1;
+}
 
 template <class T> inline void load_row(const T* row, int64_t n, float* out) {
   int64_t i = 0;

@@ -3,6 +3,7 @@
 //   p  = exp(cap(scale s) + bias - lse)      ds = p (dp - delta) cap'(scale s) scale      dbias = p (dp - delta)
 #pragma once
 #include "pack.hpp"
+#include "tanh.hpp"
 
 namespace tilewise::gradients {
 
@@ -27,27 +28,6 @@ template <class U> struct Chunk {
   const Integer<U>* keep = nullptr;      // -1: visible, 0: hidden; null: the band below alone decides
   int64_t band_first = 0, band_last = 0; // key r is seen by queries band_first + r <= i < band_last + r
 };
-
-// t = tanh(x), slope = 1 - t^2 without its cancellation.
-TW_INLINE void tanh_and_slope(f32v x, f32v& t, f32v& slope) {
-  const f32v a = vmax(x, -x), e = exp2v(a * splat(-2.8853900817779268f)), q = splat(1.0f) / (splat(1.0f) + e);
-  slope = splat(4.0f) * e * q * q;
-  const f32v large = (splat(1.0f) - e) * q, z = x * x;
-  f32v y = splat(-5.70498872745e-3f);
-  y = y * z + splat(2.06390887954e-2f);
-  y = y * z + splat(-5.37397155531e-2f);
-  y = y * z + splat(1.33314422036e-1f);
-  y = y * z + splat(-3.33332819422e-1f);
-  y = y * z * x + x;  // near 0, where 1 - e cancels
-  t = a < 0.625f ? y : (x < 0.0f ? -large : large);
-}
-TW_INLINE void tanh_and_slope(f64v x, f64v& t, f64v& slope) {
-  TW_UNROLL(8) for (int i = 0; i < kLanes / 2; i++) {
-    const double c = std::cosh(x[i]);
-    t[i] = std::tanh(x[i]);
-    slope[i] = 1.0 / (c * c);
-  }
-}
 
 template <class V> TW_INLINE V lane_numbers() {
   V v{};

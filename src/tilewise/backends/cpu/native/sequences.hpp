@@ -3,40 +3,29 @@
 #pragma once
 #include "visibility.hpp"
 
-namespace tilewise::dense {
+namespace tilewise {
 
-struct Range {
-  int64_t first = 0, last = 0;
-  bool empty() const { return first >= last; }
-};
-
-struct Sequence {
+struct DenseSequence {
   int64_t batch = 0;  // 0 in packed calls, where b-strides mean nothing
   int64_t q_first = 0, q_count = 0, kv_first = 0, kv_count = 0;
-  int64_t shift() const { return kv_count - q_count; }  // query i stands at position i + shift
+  int64_t shift() const { return position_of(0, q_count, kv_count); }  // query i stands at position i + shift
 };
 
-inline Sequence sequence_of(const AttentionArguments& a, int64_t n) {
+inline DenseSequence sequence_of(const AttentionArguments& a, int64_t n) {
   if (a.q_starts)
     return {0, a.q_starts[n], a.q_starts[n + 1] - a.q_starts[n], a.kv_starts[n], a.kv_starts[n + 1] - a.kv_starts[n]};
   return {n, 0, a.q_lens ? a.q_lens[n] : a.q_len, 0, a.kv_lens ? a.kv_lens[n] : a.kv_len};
 }
 
-// Keys that some query of [first, last) sees, by window and length; contiguous.
-inline Range keys_seen(const Sequence& s, const Meaning& m, Range queries) {
-  if (queries.empty()) return {};
-  return {visible_keys(m, queries.first, s.q_count, s.kv_count).begin,
-          visible_keys(m, queries.last - 1, s.q_count, s.kv_count).end};
+// Keys that some of these queries see, by window and length; contiguous.
+inline Range keys_seen(const DenseSequence& s, const Meaning& m, Range queries) {
+  return visible_keys(m, queries, s.q_count, s.kv_count);
 }
-// Queries that see some key of [first, last).
-inline Range queries_seeing(const Sequence& s, const Meaning& m, Range keys) {
+// Queries that see some of these keys.
+inline Range queries_seeing(const DenseSequence& s, const Meaning& m, Range keys) {
   if (keys.empty()) return {};
-  return {std::max<int64_t>(0, keys.first - m.right - s.shift()),
-          std::min(s.q_count, keys.last - 1 + m.left - s.shift() + 1)};
+  return {std::max<int64_t>(0, keys.begin - m.right - s.shift()),
+          std::min(s.q_count, keys.end - 1 + m.left - s.shift() + 1)};
 }
 
-}  // namespace tilewise::dense
-
-namespace tilewise::gradients {
-using namespace dense;
-}
+}  // namespace tilewise

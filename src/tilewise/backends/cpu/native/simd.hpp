@@ -52,7 +52,12 @@ using f16 = _Float16;
 TW_INLINE float to_float(float x) { return x; }
 TW_INLINE double to_float(double x) { return x; }
 TW_INLINE float to_float(f16 x) { return static_cast<float>(x); }
-TW_INLINE float to_float(bf16 x) { uint32_t u = static_cast<uint32_t>(x.bits) << 16; float f; std::memcpy(&f, &u, 4); return f; }
+TW_INLINE float to_float(bf16 x) {
+  uint32_t u = static_cast<uint32_t>(x.bits) << 16;
+  float f;
+  std::memcpy(&f, &u, 4);
+  return f;
+}
 
 // Round to nearest even; a NaN stays a (quiet) NaN.
 TW_INLINE bf16 to_bf16(float x) {
@@ -76,9 +81,13 @@ TW_INLINE f64v splat(double x) { return x - f64v{}; }
 
 template <class T> struct VectorOf;
 template <> struct VectorOf<float> { using type = f32v; using integer = i32v; static constexpr int lanes = kLanes; };
-template <> struct VectorOf<double> { using type = f64v; using integer = i64v; static constexpr int lanes = kLanes / 2; };
+template <> struct VectorOf<double> {
+  using type = f64v;
+  using integer = i64v;
+  static constexpr int lanes = kLanes / 2;
+};
 
-// Element i of the result is element from(i) of a followed by b. from is known at compile time: one or two instructions.
+// Element i of the result is element from(i) of a followed by b; known at compile time, so one or two instructions.
 template <int (*from)(int), class V, std::size_t... i> TW_INLINE V shuffle(V a, V b, std::index_sequence<i...>) {
   return __builtin_shufflevector(a, b, from(static_cast<int>(i))...);
 }
@@ -213,7 +222,7 @@ TW_INLINE void store(f16* p, f32v v) {
 #endif
 }
 
-// ---- products in units: a unit is one word that a lane multiplies by: one f32, a pair of bf16 along the reduction, one f64 ----
+// ---- products in units: a unit is one word that a lane multiplies by: an f32, an f64, a pair of bf16 -------------
 struct F32Unit {
   using element = float;  // what a word is made of
   using word = float;     // what arrays of units hold

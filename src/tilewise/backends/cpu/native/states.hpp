@@ -13,7 +13,7 @@ namespace tilewise {
 
 // Rows of a piece of work: kv heads, then queries, then the query heads of a group.
 struct RowBlock {
-  Sequence seq;
+  PagedSequence seq;
   int64_t first_query = 0, queries = 0, head = 0, heads = 0, group = 1;
   int64_t rows_of_head() const { return queries * group; }
   int64_t rows() const { return heads * rows_of_head(); }
@@ -64,7 +64,8 @@ template <class W> void finish(const PagedArguments& a, const RowBlock& block, f
     }
     if (a.lse)
       static_cast<float*>(a.lse)[q_head * a.lse_strides.h + token * a.lse_strides.t] =
-          l == 0.0f ? -INFINITY : static_cast<float>((static_cast<double>(base) + std::log2(static_cast<double>(l))) * kLn2);
+          l == 0.0f ? -INFINITY
+                    : static_cast<float>((static_cast<double>(base) + std::log2(static_cast<double>(l))) * kLn2);
   }
 }
 

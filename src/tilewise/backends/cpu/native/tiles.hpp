@@ -2,12 +2,13 @@
 //
 //   product<F32Unit, Start::zero>(ByRow{lda}, rows, vectors, depth, A, B, ldb, C, ldc);
 //
-// A   words, one broadcast at a time: ByRow{ld}: A[r * ld + k];  ByColumn{ld}: A[k * ld + r] (a transposed operand, for free).
-// B   a panel of `vectors` <= kTileVectors vectors of words; row k at B + k * ldb. Panels from pack.hpp: ldb = kPanel<U>.
+// A   words, one broadcast at a time: ByRow{ld}: A[r * ld + k];  ByColumn{ld}: A[k * ld + r] (transposed, for free).
+// B   a panel of `vectors` <= kTileVectors vectors of words; row k at B + k * ldb. From pack.hpp: ldb = kPanel<U>.
 // C   reals, row r at C + r * ldc. No alignment is needed anywhere.
-// rows is any number (the panel stays in L1 while row groups of kTileRows pass), depth counts words: element pairs for Bf16Unit.
-// Start: zero (overwrite), keep (C + ...), scale (alpha[r] * C + ...: the online softmax's rescue of the old accumulator),
-// add (the sum is formed apart and then added to C: a long reduction in blocks loses far less than one chain).
+// rows is any number (the panel stays in L1 while row groups of kTileRows pass), depth counts words: element pairs for
+// Bf16Unit.
+// Start: zero (overwrite), keep (C + ...), scale (alpha[r] * C + ...: the online softmax's rescue of the old
+// accumulator), add (the sum is formed apart, then added to C: a long reduction in blocks loses less than one chain).
 // A row's bits do not depend on `rows`: each (r, j) is one chain of fma in order of k.
 #pragma once
 #include <cstddef>
@@ -16,7 +17,7 @@
 
 namespace tilewise {
 
-// Accumulators + the panel's vectors + one broadcast fill the register file: 32 registers on AVX-512 and NEON, 16 elsewhere.
+// Accumulators, the panel's vectors and one broadcast fill the register file: 32 on AVX-512 and NEON, 16 elsewhere.
 #if TW_LANES == 16 || defined(__aarch64__)
 constexpr int kTileRows = 6, kTileVectors = 4;
 #define TW_TILE_UNROLL 2
@@ -39,8 +40,9 @@ struct ByColumn {
 };
 
 template <class U, int R, int N, Start start, class Walk>
-TW_INLINE void tile(Walk walk, int64_t depth, const typename U::word* __restrict a, const typename U::word* __restrict b,
-                    std::ptrdiff_t ldb, typename U::real* __restrict c, std::ptrdiff_t ldc, const typename U::real* alpha) {
+TW_INLINE void tile(Walk walk, int64_t depth, const typename U::word* __restrict a,
+                    const typename U::word* __restrict b, std::ptrdiff_t ldb, typename U::real* __restrict c,
+                    std::ptrdiff_t ldc, const typename U::real* alpha) {
   using V = typename VectorOf<typename U::real>::type;
   constexpr int lanes = kUnitLanes<U>;
   V acc[R][N];
@@ -66,8 +68,9 @@ TW_INLINE void tile(Walk walk, int64_t depth, const typename U::word* __restrict
 }
 
 template <class U, int N, Start start, class Walk>
-TW_NOINLINE void product_of(Walk walk, int64_t rows, int64_t depth, const typename U::word* a, const typename U::word* b,
-                            std::ptrdiff_t ldb, typename U::real* c, std::ptrdiff_t ldc, const typename U::real* alpha) {
+TW_NOINLINE void product_of(Walk walk, int64_t rows, int64_t depth, const typename U::word* a,
+                            const typename U::word* b, std::ptrdiff_t ldb, typename U::real* c, std::ptrdiff_t ldc,
+                            const typename U::real* alpha) {
   const auto alpha_at = [&](int64_t i) { return start == Start::scale ? alpha + i : alpha; };
   int64_t r = 0;
   for (; r + kTileRows <= rows; r += kTileRows)
@@ -86,8 +89,9 @@ TW_NOINLINE void product_of(Walk walk, int64_t rows, int64_t depth, const typena
 }
 
 template <class U, Start start, class Walk>
-TW_INLINE void product(Walk walk, int64_t rows, int vectors, int64_t depth, const typename U::word* a, const typename U::word* b,
-                       std::ptrdiff_t ldb, typename U::real* c, std::ptrdiff_t ldc, const typename U::real* alpha = nullptr) {
+TW_INLINE void product(Walk walk, int64_t rows, int vectors, int64_t depth, const typename U::word* a,
+                       const typename U::word* b, std::ptrdiff_t ldb, typename U::real* c, std::ptrdiff_t ldc,
+                       const typename U::real* alpha = nullptr) {
   static_assert(kTileRows == 6 && (kTileVectors == 2 || kTileVectors == 4));
   if (vectors == kTileVectors) return product_of<U, kTileVectors, start>(walk, rows, depth, a, b, ldb, c, ldc, alpha);
   if constexpr (kTileVectors == 4) {

@@ -9,12 +9,23 @@
 
 namespace tilewise {
 
-struct Interval { int64_t begin = 0, end = 0; };  // keys [begin, end)
+struct Range {  // [begin, end) of keys or queries
+  int64_t begin = 0, end = 0;
+  bool empty() const { return begin >= end; }
+  int64_t size() const { return empty() ? 0 : end - begin; }
+};
 
-// Query i of a sequence stands at i + kv_len - q_len and sees [pos - left, pos + right] of the valid keys.
-inline Interval visible_keys(const Meaning& meaning, int64_t i, int64_t q_len, int64_t kv_len) {
-  const int64_t pos = i + kv_len - q_len;
-  return {std::max<int64_t>(0, pos - meaning.left), std::min(kv_len, pos + meaning.right + 1)};
+// Where query i of a sequence stands among its keys.
+inline int64_t position_of(int64_t i, int64_t q_len, int64_t kv_len) { return i + kv_len - q_len; }
+
+// Keys that some of these queries see, by window and length: one at pos sees [pos - left, pos + right] of valid keys.
+inline Range visible_keys(const Meaning& meaning, Range queries, int64_t q_len, int64_t kv_len) {
+  const int64_t first = position_of(queries.begin, q_len, kv_len), last = position_of(queries.end - 1, q_len, kv_len);
+  const Range keys{std::max<int64_t>(0, first - meaning.left), std::min(kv_len, last + meaning.right + 1)};
+  return queries.empty() || keys.empty() ? Range{} : keys;
+}
+inline Range visible_keys(const Meaning& meaning, int64_t i, int64_t q_len, int64_t kv_len) {
+  return visible_keys(meaning, Range{i, i + 1}, q_len, kv_len);
 }
 
 // One row of queries. Rows of a block may come from any heads and positions.
@@ -29,7 +40,8 @@ struct QueryRow {
 struct KeyFacts {
   const int32_t* segments = nullptr;  // of key 0; null: none
   int64_t segment_stride = 1;
-  int64_t mask_stride = 1, mask_begin = 0;  // keys before mask_begin are not masked (drafts: the mask is of the new keys)
+  int64_t mask_stride = 1,
+          mask_begin = 0;  // keys before mask_begin are not masked (drafts: the mask is of the new keys)
   DType bias_dtype = DType::f32;
   int64_t bias_stride = 1;
 };

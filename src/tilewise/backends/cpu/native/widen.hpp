@@ -1,5 +1,5 @@
-// Rows of pages as operands, straight from memory: a group of elements becomes one or more vectors of words. The order of the
-// elements inside a group is whatever costs least: `place` says where element i went, and queries and outputs follow it.
+// Rows of pages as operands, straight from memory: a group of elements becomes one or more vectors of words. The order
+// of the elements inside a group is whatever costs least: `place` says where element i went; queries, outputs follow.
 //   Wide<T>    words are float32
 //   Paired<T>  words are bf16 pairs (the pair product): pairs of a key's elements for scores, of two keys for values
 #pragma once
@@ -21,7 +21,7 @@ template <class T> struct Wide {
   static constexpr bool alternating = std::is_same_v<T, bf16>;  // even elements first, then the odd ones
 
   static constexpr int place(int i) { return alternating ? i % 2 * kLanes + i / 2 : i; }        // of a query's element
-  static constexpr int value_place(int i) { return place(i); }                                  // of an output's element
+  static constexpr int value_place(int i) { return place(i); }  // of an output's element
   TW_INLINE void load_key(const T* p, Vector* out) {
     if constexpr (alternating) {
       const u32v u = load_as<u32v>(p);
@@ -65,7 +65,9 @@ template <class T> struct Paired {
   static constexpr float factor = 1.0f;
 
   // Bytes are looked up, and zipped with their upper halves: block by block of 16, eight to each vector.
-  static constexpr int place(int i) { return kIs8Bit<T> && kByteLookup ? i % 16 / 8 * 2 * kLanes + i / 16 * 8 + i % 8 : i; }
+  static constexpr int place(int i) {
+    return kIs8Bit<T> && kByteLookup ? i % 16 / 8 * 2 * kLanes + i / 16 * 8 + i % 8 : i;
+  }
   static constexpr int value_place(int i) {
     const int at = place(i), vector = at / (2 * kLanes), h = at % (2 * kLanes);
     return (vector * 2 + h % 8 / 4) * kLanes + h / 8 * 4 + h % 4;
@@ -76,11 +78,14 @@ template <class T> struct Paired {
 #if TW_LANES == 16 && defined(__AVX512VBMI__)
       const __m512i x = _mm512_loadu_si512(p);
       const __m512i code = std::is_same_v<T, Int8> ? _mm512_abs_epi8(x) : x;  // bit 7 is not part of the index
-      __m512i high = _mm512_permutex2var_epi8(load_as<__m512i>(kBytesOf<T>.high), code, load_as<__m512i>(kBytesOf<T>.high + 64));
-      const __m512i low = _mm512_permutex2var_epi8(load_as<__m512i>(kBytesOf<T>.low), code, load_as<__m512i>(kBytesOf<T>.low + 64));
+      __m512i high =
+          _mm512_permutex2var_epi8(load_as<__m512i>(kBytesOf<T>.high), code, load_as<__m512i>(kBytesOf<T>.high + 64));
+      const __m512i low =
+          _mm512_permutex2var_epi8(load_as<__m512i>(kBytesOf<T>.low), code, load_as<__m512i>(kBytesOf<T>.low + 64));
       high = _mm512_ternarylogic_epi32(high, x, _mm512_set1_epi8((char)0x80), 0xf8);
       if constexpr (std::is_same_v<T, Int8>)  // -128 has no magnitude in the table
-        high = _mm512_mask_mov_epi8(high, _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8(-128)), _mm512_set1_epi8((char)0xc3));
+        high =
+            _mm512_mask_mov_epi8(high, _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8(-128)), _mm512_set1_epi8((char)0xc3));
       out[0] = (u32v)_mm512_unpacklo_epi8(low, high);
       out[1] = (u32v)_mm512_unpackhi_epi8(low, high);
 #elif TW_LANES == 16 && defined(__AVX512BF16__)

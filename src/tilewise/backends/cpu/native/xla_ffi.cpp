@@ -18,7 +18,9 @@ using Addresses = std::vector<uintptr_t>;
 
 Ints ints(Span s) { return Ints(s.begin(), s.end()); }
 
-ffi::Error wrong(const std::string& words) { return ffi::Error(ffi::ErrorCode::kInvalidArgument, "tilewise: " + words); }
+ffi::Error wrong(const std::string& words) {
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument, "tilewise: " + words);
+}
 
 ffi::Error answer(int error) {
   switch (static_cast<ValueError>(error)) {
@@ -167,7 +169,8 @@ ffi::Error append_call(Span sizes, Span strides, Span codes, int64_t v_offset, i
     const uintptr_t k = results.next();
     page_operands(o, 2, k, pair ? results.next() : 0, v_offset);
     if (!in.complete() || !results.complete()) return wrong(kCount);
-    return answer(AppendCall(ints(sizes), static_cast<int>(codes[0]), static_cast<int>(codes[1]), ints(strides)).run(o));
+    return answer(
+        AppendCall(ints(sizes), static_cast<int>(codes[0]), static_cast<int>(codes[1]), ints(strides)).run(o));
   });
 }
 
