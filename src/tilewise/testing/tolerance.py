@@ -1,9 +1,10 @@
 """How wrong a result may be, without magic numbers.
 
 error(kernel) <= 2 * error(the plain computation in the same dtypes) + one unit in the last place of the result, and
-of the float32 (float64) numbers that were added up to it; both against the reference in wider floats. Zeros of rows
-that see nothing, infinities and NaN must be exact; where a visible infinity may come out as either, only finite numbers
-are wrong.
+of the float32 (float64) numbers that were added up to it; both against the reference in wider floats. The plain
+computation adds up in the order of a BLAS and one by one, and the worse of them counts: where results are few, one
+order may be lucky. Zeros of rows that see nothing, infinities and NaN must be exact; where a visible infinity may come
+out as either, only finite numbers are wrong.
 The idea is FlashAttention's (tests of its CuTe kernels).
 """
 
