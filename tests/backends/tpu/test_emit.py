@@ -9,6 +9,8 @@ import pytest
 import tilewise as tw
 from tests.conftest import require
 from tilewise.backends.tpu import presets
+from tilewise.spec.attention_spec import AttentionSpec
+from tilewise.spec.problem import Problem
 
 # (model, sizes) -> operations. Two branches: blocks that need masks and blocks that need none.
 # Decode: two products a head and branch. Several tokens a step: five where scores run ahead of the softmax, two with
@@ -47,6 +49,31 @@ def test_formats() -> None:
     bytecode = tw.emit("tpu", *call, format="bytecode")
     assert isinstance(bytecode, bytes)
     assert bytecode.startswith(b"ML\xefR")
+
+
+def training(form: str, needs_grad: bool, **options: object) -> tuple[AttentionSpec, Problem]:
+    spec = AttentionSpec(**{"scale": 0.1, "window": (None, 0), **options})
+    return spec, Problem(form, 1, 1024, 1024, 8, 2, 128, 128, "bfloat16", "tpu:v6e", "jax", needs_grad=needs_grad)
+
+
+@pytest.mark.parametrize(
+    ("form", "needs_grad", "kernels", "products"),
+    [("dense", False, 1, 9), ("packed", False, 1, 9), ("dense", True, 2, 24)],
+)
+def test_training_structure(form: str, needs_grad: bool, kernels: int, products: int) -> None:
+    """A branch for whole tiles, one with masks, and one more in it where a hidden NaN is met."""
+    from tilewise.backends.tpu.emit import count_operations
+
+    text = tw.emit("tpu", *training(form, needs_grad, softcap=30.0, sinks=True))
+    assert isinstance(text, str)
+    assert text.count("module attributes") == kernels
+    assert count_operations(text)["tpu.matmul"] == products
+
+
+def test_training_formats() -> None:
+    assert isinstance(tw.emit("tpu", *training("dense", False), format="bytecode"), bytes)
+    with pytest.raises(tw.InvalidInput, match="two kernels"):
+        tw.emit("tpu", *training("dense", True), format="bytecode")
 
 
 def test_refusals() -> None:

@@ -13,7 +13,6 @@ from tilewise.backends.tpu.tiles import tile_choices as tile_choices
 from tilewise.backends.tpu.why_not import KNOWN as KNOWN
 from tilewise.backends.tpu.why_not import why_not as why_not
 from tilewise.choose.plan import Plan
-from tilewise.errors import Unsupported
 from tilewise.spec.problem import Gradients, Operands, PagedOperands
 
 
@@ -42,14 +41,16 @@ def _tpu_here() -> bool:
 
 
 def forward(plan: Plan, operands: Operands) -> tuple[Any, Any]:
-    """Not there: why_not() says so."""
-    raise Unsupported("The tpu backend has paged kernels only.")
+    """(out, lse) of a dense or packed call."""
+    return import_module("tilewise.backends.tpu.launch_jax").forward(plan, operands)
 
 
 def backward(plan: Plan, operands: Operands, out: Any, lse: Any, dout: Any, dlse: Any | None,
              wanted: Gradients) -> Gradients:  # fmt: skip
-    """Not there: why_not() says so."""
-    raise Unsupported("The tpu backend has paged kernels only.")
+    """The wanted gradients of a dense or packed call."""
+    launch = import_module("tilewise.backends.tpu.launch_jax")
+    gradients: Gradients = launch.backward(plan, operands, out, lse, dout, dlse, wanted)
+    return gradients
 
 
 def paged(plan: Plan, operands: PagedOperands) -> tuple[Any, Any]:

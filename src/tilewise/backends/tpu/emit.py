@@ -9,7 +9,7 @@ from collections import Counter
 from importlib.util import find_spec
 from typing import Any
 
-from tilewise.backends.tpu import tiles
+from tilewise.backends.tpu import dense_tiles, tiles
 from tilewise.backends.tpu.target import CHIPS, Chip, chip_of, current, lowering_for
 from tilewise.errors import InvalidInput
 from tilewise.spec.attention_spec import AttentionSpec
@@ -28,6 +28,8 @@ def missing() -> str | None:
 def emit(spec: AttentionSpec, problem: Problem | PagedProblem, chosen: Any, form: str) -> str | bytes:
     """The kernel of a call for the chip of problem.device ("tpu:v6e"), or that tw.target() names (v6e otherwise).
 
+    A dense or packed call with problem.needs_grad: the text of both kernels of its backward pass.
+
     Args:
         form: "mlir" (the kernel, canonical text), "stablehlo" (the whole call, text) or "bytecode" (the kernel, as it
             is handed to the compiler).
@@ -37,25 +39,36 @@ def emit(spec: AttentionSpec, problem: Problem | PagedProblem, chosen: Any, form
     """
     if form not in FORMATS:
         raise InvalidInput(f"format must be one of {', '.join(map(repr, FORMATS))}, but is {form!r}.")
-    assert isinstance(problem, PagedProblem)
+    if not isinstance(problem, PagedProblem) and dense_tiles.empty(problem):
+        raise InvalidInput(f"There is no kernel for a call without a row or a key ({problem.describe()}).")
     chip = chip_of(problem.device) or current() or CHIPS["v6e"]
-    text = stablehlo(spec, problem, chosen or tiles.first_choice(spec, problem), chip)
+    text = stablehlo(spec, problem, chosen or tiles.tile_choices(spec, problem)[0], chip)
     if form == "stablehlo":
         return text
-    _, body = kernel_bodies(text)[0]
-    return body if form == "bytecode" else canonical(body)
+    bodies = [body for _, body in kernel_bodies(text)]
+    if form == "mlir":
+        return "\n".join(canonical(body) for body in bodies)
+    if len(bodies) > 1:
+        raise InvalidInput('A backward pass is two kernels: format must be "mlir" or "stablehlo".')
+    return bodies[0]
 
 
-def stablehlo(spec: AttentionSpec, problem: PagedProblem, chosen: tiles.PagedTiles, chip: Chip) -> str:
+def stablehlo(spec: AttentionSpec, problem: Problem | PagedProblem, chosen: Any, chip: Chip) -> str:
     """The whole call, lowered for a chip."""
     import jax
     from jax import export
 
     from tilewise.backends.tpu import example_call
 
-    function = jax.jit(example_call.paged_function(spec, problem, chosen))
+    arguments: tuple[Any, ...]
+    if isinstance(problem, PagedProblem):
+        function = example_call.paged_function(spec, problem, chosen)
+        arguments = (example_call.paged_operands(spec, problem),)
+    else:
+        function = example_call.dense_function(spec, problem, chosen)
+        arguments = example_call.dense_arguments(spec, problem)
     with lowering_for(chip):
-        return export.export(function, platforms=["tpu"])(example_call.paged_operands(spec, problem)).mlir_module()
+        return export.export(jax.jit(function), platforms=["tpu"])(*arguments).mlir_module()
 
 
 def kernel_bodies(text: str) -> list[tuple[str, bytes]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tilewise.backends.tpu import dense_tiles
+from tilewise.backends.tpu.dense_tiles import DenseTiles
 from tilewise.backends.tpu.pallas.paged_shape import BITS, LANES, SUBLANES, lanes, padded_group
 from tilewise.spec.attention_spec import AttentionSpec
 from tilewise.spec.problem import PagedProblem, Problem
@@ -38,9 +40,11 @@ class PagedTiles:
                 f"{self.block_pieces * self.piece} keys in {self.block_pieces} copies{heads}")  # fmt: skip
 
 
-def tile_choices(spec: AttentionSpec, problem: Problem | PagedProblem) -> tuple[PagedTiles, ...]:
+def tile_choices(spec: AttentionSpec, problem: Problem | PagedProblem) -> tuple[PagedTiles | DenseTiles, ...]:
     """The heuristic choice first."""
-    if not isinstance(problem, PagedProblem) or problem.form == "append" or 0 in (problem.max_seqs, problem.max_tokens):
+    if not isinstance(problem, PagedProblem):
+        return () if dense_tiles.empty(problem) else (dense_tiles.first_choice(spec, problem),)
+    if problem.form == "append" or 0 in (problem.max_seqs, problem.max_tokens):
         return ()
     return (first_choice(spec, problem),)
 
