@@ -13,11 +13,12 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
-from tilewise.backends.tpu.example_call import paged_function, paged_operands
+from tilewise.backends.tpu.dense_tiles import DenseTiles
+from tilewise.backends.tpu.example_call import dense_arguments, dense_function, paged_function, paged_operands
 from tilewise.backends.tpu.target import Chip, chip_named, lowering_for
 from tilewise.backends.tpu.tiles import PagedTiles
 from tilewise.spec.attention_spec import AttentionSpec
-from tilewise.spec.problem import PagedProblem
+from tilewise.spec.problem import ArrayInfo, PagedProblem, Problem
 
 
 def main() -> None:
@@ -45,11 +46,19 @@ def compile_for(chip: Chip, function: Any, arguments: tuple[Any, ...]) -> dict[s
 
 
 def _call(request: dict[str, Any], sharding: Any) -> tuple[Any, tuple[Any, ...]]:
-    """(function, arguments): a paged call, or "module:function" that gives them for a sharding (benchmarks)."""
-    if request["call"] != "paged":
+    """(function, arguments): a paged or dense call, or what "module:function" gives for a sharding (benchmarks)."""
+    if request["call"] not in ("paged", "dense"):
         module, _, name = request["call"].partition(":")
         return getattr(importlib.import_module(module), name)(sharding, **request.get("options", {}))
     spec = AttentionSpec(**{**request["spec"], "window": tuple(request["spec"]["window"])})
+    if request["call"] == "dense":
+        sizes = dict(request["problem"])
+        for name in ("bias", "mask"):
+            if sizes[name] is not None:
+                shape, dtype, device = sizes[name]
+                sizes[name] = ArrayInfo(tuple(shape), dtype, device)
+        dense, blocks = Problem(**sizes), DenseTiles(**request["tiles"])
+        return dense_function(spec, dense, blocks), dense_arguments(spec, dense, sharding)
     problem, tiles = PagedProblem(**request["problem"]), PagedTiles(**request["tiles"])
     return paged_function(spec, problem, tiles), (paged_operands(spec, problem, sharding),)
 

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tilewise.backends.tpu import llo_dump
+from tilewise.backends.tpu.dense_tiles import DenseTiles
 from tilewise.backends.tpu.target import Chip, chip_named
 from tilewise.backends.tpu.tiles import PagedTiles
 from tilewise.errors import TilewiseError
 from tilewise.spec.attention_spec import AttentionSpec
-from tilewise.spec.problem import PagedProblem
+from tilewise.spec.problem import PagedProblem, Problem
 
 CHILD = "tilewise.backends.tpu.compile_child"
 # Quiet, no metadata server, several processes at once.
@@ -80,6 +81,16 @@ def compile_paged(spec: AttentionSpec, problem: PagedProblem, tiles: PagedTiles,
     """
     call = {"spec": asdict(spec), "problem": asdict(problem), "tiles": asdict(tiles)}
     return run_child({"call": "paged", **call}, chip_named(chip), dump=dump, time_limit=time_limit, keep=keep)
+
+
+def compile_dense(spec: AttentionSpec, problem: Problem, tiles: DenseTiles, chip: str, *, dump: bool = True,
+                  time_limit: float = 120.0, keep: Path | None = None) -> Report:  # fmt: skip
+    """Compile a dense or packed call for a chip; with problem.needs_grad its backward pass, both kernels in one report.
+
+    Args and errors: as compile_paged().
+    """
+    call = {"spec": asdict(spec), "problem": asdict(problem), "tiles": asdict(tiles)}
+    return run_child({"call": "dense", **call}, chip_named(chip), dump=dump, time_limit=time_limit, keep=keep)
 
 
 def run_child(request: dict[str, Any], chip: Chip, *, dump: bool, time_limit: float, keep: Path | None) -> Report:
