@@ -126,6 +126,7 @@ print("right" if code == 0 and call() == want else f"wrong {code}")
 def test_interrupt_during_a_call() -> None:
     """Ctrl-C is raised once the call is done; the next call is right."""
     run(WANT + """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
 long = [np.concatenate([x] * 8, 1) for x in (q, k, v)]
 caught = 0
 for delay in (0.002, 0.005, 0.02, 0.05):
