@@ -17,15 +17,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from tilewise.backends.tpu.pallas import dense_visibility
-from tilewise.backends.tpu.pallas.dense_arrays import (
-    DenseArrays,
-    block_spec,
-    given,
-    in_specs,
-    named,
-    prefetched,
-    presence,
-)
+from tilewise.backends.tpu.pallas.dense_arrays import DenseArrays, block_spec, named
+from tilewise.backends.tpu.pallas.dense_kernel import by_class, call
 from tilewise.backends.tpu.pallas.dense_shape import DenseShape
 from tilewise.backends.tpu.pallas.pair_gradients import pair_gradients
 from tilewise.backends.tpu.pallas.seen_product import has_nan, product, seen_product
@@ -42,28 +35,20 @@ def backward_dkv(shape: DenseShape, arrays: DenseArrays, *, vmem_limit_bytes: in
     """
     locate = functools.partial(dense_visibility.by_keys, shape)
     widths = (shape.qk_dim, shape.v_dim)
-    return pl.pallas_call(
-        functools.partial(_kernel, shape, presence(arrays)),
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=prefetched(arrays),
-            grid=(shape.batch, shape.kv_heads, shape.k_blocks, shape.group * shape.query_steps),
-            in_specs=in_specs(shape, arrays, locate),
-            out_specs=[
-                block_spec((1, 1, shape.block_k, width), locate, lambda at: (at.b, at.h // shape.group, at.j, 0))
-                for width in widths
-            ],
-            scratch_shapes=[pltpu.VMEM((shape.block_k, width), jnp.float32) for width in widths],
-        ),
+    return call(
+        "backward_dkv", _kernel, shape, arrays, locate,
+        grid=(shape.batch, shape.kv_heads, shape.k_blocks, shape.group * shape.query_steps),
+        out_specs=[
+            block_spec((1, 1, shape.block_k, width), locate, lambda at: (at.b, at.h // shape.group, at.j, 0))
+            for width in widths
+        ],
         out_shape=[
             jax.ShapeDtypeStruct((shape.batch, shape.kv_heads, shape.kv_len, width), jnp.dtype(shape.out))
             for width in widths
         ],
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"), vmem_limit_bytes=vmem_limit_bytes
-        ),
-        interpret=interpret,
-        name="tilewise_backward_dkv",
-    )(*given(arrays))
+        scratch=[pltpu.VMEM((shape.block_k, width), jnp.float32) for width in widths],
+        vmem_limit_bytes=vmem_limit_bytes, interpret=interpret,
+    )  # fmt: skip
 
 
 def _kernel(shape: DenseShape, present: DenseArrays, *refs: Ref) -> None:
@@ -98,13 +83,7 @@ def _kernel(shape: DenseShape, present: DenseArrays, *refs: Ref) -> None:
             dv_acc[...] += seen_product(again.p, again.seen, arrays.dout[0, 0], over_rows=True)
             dk_acc[...] += seen_product(again.ds, again.seen, arrays.q[0, 0], over_rows=True)
 
-    @pl.when(live & whole)
-    def _() -> None:
-        tile(masked=False)
-
-    @pl.when(live & ~whole)
-    def _() -> None:
-        tile(masked=True)
+    by_class(live, whole, tile)
 
     @pl.when(step == pl.num_programs(3) - 1)
     def _() -> None:

@@ -15,16 +15,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from tilewise.backends.tpu.pallas import dense_visibility
-from tilewise.backends.tpu.pallas.dense_arrays import (
-    DenseArrays,
-    Place,
-    block_spec,
-    given,
-    in_specs,
-    named,
-    prefetched,
-    presence,
-)
+from tilewise.backends.tpu.pallas.dense_arrays import DenseArrays, Place, block_spec, named
+from tilewise.backends.tpu.pallas.dense_kernel import by_class, call
 from tilewise.backends.tpu.pallas.dense_shape import DenseShape
 from tilewise.backends.tpu.pallas.pair_gradients import pair_gradients
 from tilewise.backends.tpu.pallas.seen_product import has_nan, product, seen_product
@@ -46,22 +38,12 @@ def backward_dq(shape: DenseShape, arrays: DenseArrays, with_bias: bool, *, vmem
     if with_bias:
         specs.append(block_spec((1, 1, shape.block_q, shape.block_k), locate, lambda at: at))
         shapes.append(jax.ShapeDtypeStruct((*rows, shape.q_len, shape.kv_len), jnp.float32))
-    results = pl.pallas_call(
-        functools.partial(_kernel, shape, presence(arrays), with_bias),
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=prefetched(arrays),
-            grid=(*rows, shape.q_blocks, shape.k_blocks if with_bias else shape.key_steps),
-            in_specs=in_specs(shape, arrays, locate),
-            out_specs=specs,
-            scratch_shapes=[pltpu.VMEM((shape.block_q, shape.qk_dim), jnp.float32)],
-        ),
-        out_shape=shapes,
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"), vmem_limit_bytes=vmem_limit_bytes
-        ),
-        interpret=interpret,
-        name="tilewise_backward_dq",
-    )(*given(arrays))
+    results = call(
+        "backward_dq", functools.partial(_kernel, with_bias), shape, arrays, locate,
+        grid=(*rows, shape.q_blocks, shape.k_blocks if with_bias else shape.key_steps), out_specs=specs,
+        out_shape=shapes, scratch=[pltpu.VMEM((shape.block_q, shape.qk_dim), jnp.float32)],
+        vmem_limit_bytes=vmem_limit_bytes, interpret=interpret,
+    )  # fmt: skip
     return results[0], results[1] if with_bias else None
 
 
@@ -69,7 +51,7 @@ def _every_tile(b: Any, h: Any, i: Any, step: Any, *_: Any) -> Place:
     return Place(b, h, i, step)
 
 
-def _kernel(shape: DenseShape, present: DenseArrays, with_bias: bool, *refs: Ref) -> None:
+def _kernel(with_bias: bool, shape: DenseShape, present: DenseArrays, *refs: Ref) -> None:
     left = list(refs)
     arrays = named(present, left)
     dq, acc = left[0], left[-1]
@@ -103,13 +85,7 @@ def _kernel(shape: DenseShape, present: DenseArrays, with_bias: bool, *refs: Ref
             assert again.seen is not None
             acc[...] += seen_product(again.ds, again.seen, arrays.k[0, 0], over_rows=False)
 
-    @pl.when(live & whole)
-    def _() -> None:
-        tile(masked=False)
-
-    @pl.when(live & ~whole)
-    def _() -> None:
-        tile(masked=True)
+    by_class(live, whole, tile)
 
     @pl.when(jnp.logical_not(live) & with_bias)
     def _() -> None:

@@ -16,15 +16,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from tilewise.backends.tpu.pallas import dense_visibility, online_softmax
-from tilewise.backends.tpu.pallas.dense_arrays import (
-    DenseArrays,
-    block_spec,
-    given,
-    in_specs,
-    named,
-    prefetched,
-    presence,
-)
+from tilewise.backends.tpu.pallas.dense_arrays import DenseArrays, block_spec, named
+from tilewise.backends.tpu.pallas.dense_kernel import by_class, call
 from tilewise.backends.tpu.pallas.dense_scores import scores
 from tilewise.backends.tpu.pallas.dense_shape import LANES, DenseShape
 
@@ -40,32 +33,19 @@ def forward(shape: DenseShape, arrays: DenseArrays, *, vmem_limit_bytes: int | N
     """
     locate = functools.partial(dense_visibility.by_queries, shape)
     rows = (shape.batch, shape.q_heads)
-    return pl.pallas_call(
-        functools.partial(_kernel, shape, presence(arrays)),
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=prefetched(arrays),
-            grid=(*rows, shape.q_blocks, shape.key_steps),
-            in_specs=in_specs(shape, arrays, locate),
-            out_specs=[
-                block_spec((1, 1, shape.block_q, shape.v_dim), locate, lambda at: (at.b, at.h, at.i, 0)),
-                block_spec((1, 1, 1, shape.block_q), locate, lambda at: (at.b, at.h, 0, at.i)),
-            ],
-            scratch_shapes=[
-                pltpu.VMEM((shape.block_q, LANES), jnp.float32),
-                pltpu.VMEM((shape.block_q, LANES), jnp.float32),
-                pltpu.VMEM((shape.block_q, shape.v_dim), jnp.float32),
-            ],
-        ),
+    return call(
+        "forward", _kernel, shape, arrays, locate, grid=(*rows, shape.q_blocks, shape.key_steps),
+        out_specs=[
+            block_spec((1, 1, shape.block_q, shape.v_dim), locate, lambda at: (at.b, at.h, at.i, 0)),
+            block_spec((1, 1, 1, shape.block_q), locate, lambda at: (at.b, at.h, 0, at.i)),
+        ],
         out_shape=[
             jax.ShapeDtypeStruct((*rows, shape.q_len, shape.v_dim), jnp.dtype(shape.out)),
             jax.ShapeDtypeStruct((*rows, 1, shape.q_len), jnp.float32),
         ],
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"), vmem_limit_bytes=vmem_limit_bytes
-        ),
-        interpret=interpret,
-        name="tilewise_forward",
-    )(*given(arrays))
+        scratch=[pltpu.VMEM((shape.block_q, width), jnp.float32) for width in (LANES, LANES, shape.v_dim)],
+        vmem_limit_bytes=vmem_limit_bytes, interpret=interpret,
+    )  # fmt: skip
 
 
 def _kernel(shape: DenseShape, present: DenseArrays, *refs: Ref) -> None:
@@ -97,13 +77,7 @@ def _kernel(shape: DenseShape, present: DenseArrays, *refs: Ref) -> None:
         p, alpha = online_softmax.weights(visible()[0], m, l, ..., shape.unit)
         online_softmax.accumulate(p, alpha, arrays.v[0, 0], acc, ..., again if masked else None)
 
-    @pl.when(live & whole)
-    def _() -> None:
-        attend(masked=False)
-
-    @pl.when(live & ~whole)
-    def _() -> None:
-        attend(masked=True)
+    by_class(live, whole, attend)
 
     @pl.when(step == shape.key_steps - 1)
     def _() -> None:
