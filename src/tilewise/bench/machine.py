@@ -14,18 +14,9 @@ from tilewise.backends.cpu import library
 PACKAGES = ("numpy", "torch", "jax", "jaxlib", "mlx")
 
 
-def cpu_info(name: str) -> str:
-    """A line of /proc/cpuinfo, of the first processor; empty where there is none."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line for line in lines if line.partition(":")[0].strip() == name).partition(":")[2].strip()
-    except (OSError, StopIteration):
-        return ""
-
-
 def cpu_name() -> str:
     """The processor's name, as the system gives it."""
-    return cpu_info("model name") or platform.processor() or platform.machine()
+    return library.cpu_info().get("model name") or platform.processor() or platform.machine()
 
 
 def cpus() -> int:
@@ -52,8 +43,9 @@ def kind() -> str:
     They speak of AMD's processors, where MKL runs AVX2 code, and of none with AMX, nor of AVX2 code beside rivals that
     use AVX-512.
     """
-    found, flags = level(), cpu_info("flags").split()
-    elsewhere = {"v4_bf16": cpu_info("vendor_id") != "AuthenticAMD" or "amx_tile" in flags, "v3": "avx512f" in flags}
+    found, cpu = level(), library.cpu_info()
+    flags = cpu.get("flags", "").split()
+    elsewhere = {"v4_bf16": cpu.get("vendor_id") != "AuthenticAMD" or "amx_tile" in flags, "v3": "avx512f" in flags}
     return f"{found} among other rivals" if elsewhere.get(found) else found
 
 

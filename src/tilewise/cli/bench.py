@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewise.bench import WORKS
+from tilewise.cli.choices import listed, one_of
 
 if TYPE_CHECKING:
     from tilewise.bench.row import Row
@@ -33,6 +34,7 @@ def bench(
     """
     from tilewise.bench import machine, plots, report, runner
     from tilewise.bench.settings import Settings
+    from tilewise.choose.backend_list import MODULES
     from tilewise.cli import files, screen
     from tilewise.errors import Unsupported
 
@@ -44,7 +46,8 @@ def bench(
     if read is not None:
         document, rows = runner.load(read)
     else:
-        settings = Settings(dtypes=_dtypes(dtype), quick=quick, backend=_backend(backend))
+        one_of("--backend", backend, ("fused", *MODULES))
+        settings = Settings(dtypes=_dtypes(dtype), quick=quick, backend=backend)
         if importlib.util.find_spec("torch") is None:
             raise Unsupported("The rivals are PyTorch's: pip install torch.")
         document = {"machine": machine.describe()}
@@ -81,34 +84,14 @@ def _measure(works: list[str], threads: list[int], settings: Settings, rows: lis
             progress.advance(task)
 
 
-def _backend(chosen: str) -> str:
-    from tilewise.choose.backend_list import MODULES
-    from tilewise.errors import InvalidInput
-
-    if chosen not in ("fused", *MODULES):
-        raise InvalidInput(f"--backend must be one of fused, {', '.join(MODULES)}, but is {chosen!r}.")
-    return chosen
-
-
 def _works(chosen: list[str] | None) -> list[str]:
-    from tilewise.errors import InvalidInput
-
-    chosen = [name for text in chosen or [] for name in text.split(",")] or list(WORKS)
-    for name in chosen:
-        if name not in WORKS:
-            raise InvalidInput(f"--work must be one of {', '.join(WORKS)}, but is {name!r}.")
-    return chosen
+    return [one_of("--work", name, WORKS) for name in listed(chosen)] or list(WORKS)
 
 
 def _dtypes(chosen: list[str] | None) -> tuple[str, ...]:
-    from tilewise.errors import InvalidInput
     from tilewise.spec.problem import PAGE_DTYPES
 
-    names = tuple(name for text in chosen or [] for name in text.split(","))
-    for name in names:
-        if name not in PAGE_DTYPES:
-            raise InvalidInput(f"--dtype must be one of {', '.join(PAGE_DTYPES)}, but is {name!r}.")
-    return names
+    return tuple(one_of("--dtype", name, PAGE_DTYPES) for name in listed(chosen))
 
 
 def _threads(text: str) -> list[int]:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tilewise.cli.choices import one_of
+
 KV_DTYPES = ("f32", "bf16", "fp8", "int8")
 
 
@@ -30,14 +32,13 @@ def demo(
     """
     from tilewise.cli import files
     from tilewise.demo.checkpoint import DemoUnavailable
-    from tilewise.errors import InvalidInput, Unsupported
+    from tilewise.errors import Unsupported
 
     files.judge_picture("--plot", plot)
     _only(train, prompt=bool(prompt), max_new_tokens=max_new_tokens is not None, kv_dtype=kv_dtype is not None,
           steps=steps is not None, plot=plot is not None)  # fmt: skip
     kv_dtype, max_new_tokens, steps = kv_dtype or "f32", max_new_tokens or 32, steps or 120
-    if kv_dtype not in KV_DTYPES:
-        raise InvalidInput(f"--kv-dtype must be one of {', '.join(KV_DTYPES)}, but is {kv_dtype!r}.")
+    one_of("--kv-dtype", kv_dtype, KV_DTYPES)
     try:
         if train:
             from tilewise.demo.train_demo import run_train_demo

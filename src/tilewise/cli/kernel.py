@@ -120,6 +120,7 @@ def _call(model: str, tokens: int, seqs: int, context: int, page_size: int, dtyp
           page_dtype: str | None) -> tuple[Any, Any]:  # fmt: skip
     """(spec, problem) of a step; InvalidInput for sizes and dtypes without meaning."""
     from tilewise.backends.tpu import presets
+    from tilewise.cli.choices import one_of
     from tilewise.errors import InvalidInput
     from tilewise.spec.problem import PAGE_DTYPES, QUERY_DTYPES
 
@@ -127,7 +128,6 @@ def _call(model: str, tokens: int, seqs: int, context: int, page_size: int, dtyp
         if size < 1:
             raise InvalidInput(f"{option} must be at least 1, but is {size}.")
     for option, name, known in (("--dtype", dtype, QUERY_DTYPES), ("--page-dtype", page_dtype or dtype, PAGE_DTYPES)):
-        if name not in known:
-            raise InvalidInput(f"{option} must be one of {', '.join(known)}, but is {name!r}.")
+        one_of(option, name, known)
     return presets.paged_call_of(model, tokens=tokens, seqs=seqs, context=context, page_size=page_size, dtype=dtype,
                                  page_dtype=page_dtype)  # fmt: skip

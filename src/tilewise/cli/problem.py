@@ -6,6 +6,7 @@ from typing import Any
 
 from tilewise.choose.plan import answers
 from tilewise.cli import sizes
+from tilewise.cli.choices import one_of
 from tilewise.errors import InvalidInput
 from tilewise.explain import Explanation
 from tilewise.frameworks.detect import ADAPTERS
@@ -94,9 +95,7 @@ def paged(q: str, kv: str, v_dim: int | None, sequences: list[tuple[int, int]], 
     if sinks:
         arrays.put("sinks", (h,), "float32")
     scales: dict[str, tuple[int, ...] | None] = {"none": None, "scalar": (), "head": (k_h,), "slot": (pages, size, k_h)}
-    if kv_scale not in scales:
-        raise InvalidInput(f"--kv-scale must be one of {', '.join(scales)}, but is {kv_scale!r}.")
-    scale_shape = scales[kv_scale]
+    scale_shape = scales[one_of("--kv-scale", kv_scale, scales)]
     if scale_shape is not None:
         arrays.put("k_scale", scale_shape, "float32")
         arrays.put("v_scale", scale_shape, "float32")

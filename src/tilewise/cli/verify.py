@@ -74,11 +74,10 @@ def verify(
 
 
 def _known(option: str, chosen: list[str] | None, names: set[str]) -> None:
-    from tilewise.errors import InvalidInput
+    from tilewise.cli.choices import one_of
 
     for name in chosen or []:
-        if name not in names:
-            raise InvalidInput(f"{option} must be one of {', '.join(sorted(names))}, but is {name!r}.")
+        one_of(option, name, sorted(names))
 
 
 def _as_json(result: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def test_smoke(level: str) -> None:
 ])  # fmt: skip
 def test_a_cpu_that_nobody_describes_is_an_old_one(told: dict[str, str], best: str,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    monkeypatch.setattr(library, "_cpu_info", lambda: told)
+    monkeypatch.setattr(library, "cpu_info", lambda: told)
     monkeypatch.setattr(library, "_macos_flags", lambda: "")
     assert next(name for name, needed in library.X86_LEVELS.items() if needed <= library._cpu_flags()) == best
 

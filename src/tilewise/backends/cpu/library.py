@@ -82,20 +82,16 @@ def _passed_over() -> tuple[str, ...]:
     Intel's VDPBF16PS runs at half the FLOP rate of its float32 multiply-add (measured: 90 against 179 GFLOP/s a core of
     an Emerald Rapids Xeon), so bfloat16 is faster there when widened to float32.
     """
-    return (*TEST_LEVELS, "v4_bf16") if _cpu_vendor() == "GenuineIntel" else TEST_LEVELS
+    return (*TEST_LEVELS, "v4_bf16") if cpu_info().get("vendor_id") == "GenuineIntel" else TEST_LEVELS
 
 
 def _is_x86() -> bool:
     return platform.machine().lower() in ("x86_64", "amd64")
 
 
-def _cpu_vendor() -> str:
-    return _cpu_info().get("vendor_id", "")
-
-
 def _cpu_flags() -> set[str]:
     """What the CPU can do, in the words of /proc/cpuinfo. Where nobody tells, only what the lowest level needs."""
-    flags = _cpu_info().get("flags", "") or _macos_flags()
+    flags = cpu_info().get("flags", "") or _macos_flags()
     return set(flags.split()) or X86_LEVELS["v2"]
 
 
@@ -113,7 +109,7 @@ def _macos_flags() -> str:
 
 
 @lru_cache(maxsize=1)
-def _cpu_info() -> dict[str, str]:
+def cpu_info() -> dict[str, str]:
     """The first processor of /proc/cpuinfo; empty where there is none."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
