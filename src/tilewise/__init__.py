@@ -1,8 +1,7 @@
 """Exact attention, tile by tile: one meaning for NumPy, PyTorch, JAX and MLX arrays.
 
-Fused on CPUs; elsewhere plain array code. A TPU kernel of paged attention compiles and runs emulated, but no TPU has
-run it yet. Kernels for Apple and NVIDIA GPUs, and dense ones for TPUs, are planned. tilewise.backends() says what is
-there.
+Fused on CPUs; elsewhere plain array code. TPU kernels compile and run emulated, but no TPU has run them yet. Kernels
+for Apple and NVIDIA GPUs are planned. tilewise.backends() says what is there.
 """
 
 import tilewise.backends as _backends_package  # noqa: F401  (bound first: the name `backends` is the function below)
