@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewise.errors import InvalidInput
 from tilewise.frameworks.detect import detect, entry
-from tilewise.spec.problem import QUERY_DTYPES
+from tilewise.spec.problem import QUERY_DTYPES, real_dtype
 
 Array = Any
 
@@ -50,7 +50,7 @@ def merge(states: Sequence[tuple[Array, Array]], *, layout: str = "bthd") -> tup
     if lse.shape != (*batch, heads, rows):
         raise InvalidInput(f"merge: the lse of out {out} (layout {layout!r}) must be {[*batch, heads, rows]}, but is "
                            f"{lse}.")  # fmt: skip
-    real = "float64" if out.dtype == "float64" else "float32"
+    real = real_dtype(out.dtype)
     if lse.dtype != real:
         raise InvalidInput(f"merge: the lse of out {out} must be of dtype {real}, but is {lse}.")
     for i, (other_out, other_lse) in enumerate(seen):

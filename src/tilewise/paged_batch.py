@@ -109,14 +109,14 @@ class PagedBatch:
             )
 
 
-# What cannot be written, by the words for it. Frameworks are asked by name: none is imported here.
-FAULTS: dict[Callable[[Any], bool], str] = {
-    lambda x: isinstance(x, np.ndarray) and not x.flags.writeable: "a read-only NumPy array",
-    lambda x: bool(getattr(x, "requires_grad", False)): "a tensor that requires a gradient; detach it",
-    lambda x: bool(getattr(x, "is_sparse", False)): "a sparse tensor",
-    lambda x: hasattr(x, "is_inference") and x.is_inference(): "an inference tensor; copy inside inference_mode",
-    lambda x: hasattr(x, "is_deleted") and x.is_deleted(): "a deleted (donated) array",
-}
+# What cannot be written: the words for it, and the look. Frameworks are asked by name: none is imported here.
+FAULTS: tuple[tuple[str, Callable[[Any], bool]], ...] = (
+    ("a read-only NumPy array", lambda x: isinstance(x, np.ndarray) and not x.flags.writeable),
+    ("a tensor that requires a gradient; detach it", lambda x: getattr(x, "requires_grad", False)),
+    ("a sparse tensor", lambda x: getattr(x, "is_sparse", False)),
+    ("an inference tensor; copy inside inference_mode", lambda x: hasattr(x, "is_inference") and x.is_inference()),
+    ("a deleted (donated) array", lambda x: hasattr(x, "is_deleted") and x.is_deleted()),
+)
 
 
 def _judge(pools: Any, last_page: int) -> None:
@@ -130,7 +130,7 @@ def _judge(pools: Any, last_page: int) -> None:
         raise InvalidInput(f"apply_copies: a pool must be an array, but is {type(pools).__name__}.")
     if len(shape) == 0 or shape[0] <= last_page:
         raise InvalidInput(f"apply_copies: page {last_page} is to be copied, but a pool has the shape {list(shape)}.")
-    for fault, words in FAULTS.items():
+    for words, fault in FAULTS:
         if fault(pools):
             raise InvalidInput(f"apply_copies: a pool is {words}.")
 

@@ -21,6 +21,11 @@ class ArrayInfo(NamedTuple):
         return f"{list(self.shape)} {self.dtype} on {self.device}"
 
 
+def real_dtype(dtype: str) -> str:
+    """The dtype of lse, sinks and their gradients, and of what is accumulated, in a call of this dtype."""
+    return "float64" if dtype == "float64" else "float32"
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Sizes of a dense or packed call.
@@ -67,7 +72,7 @@ class Problem:
     @property
     def real(self) -> str:
         """The dtype of lse, and of what the kernels accumulate."""
-        return "float64" if self.dtype == "float64" else "float32"
+        return real_dtype(self.dtype)
 
     def describe(self) -> str:
         """One line for people."""
@@ -117,7 +122,7 @@ class PagedProblem:
     @property
     def real(self) -> str:
         """The dtype of lse."""
-        return "float64" if self.dtype == "float64" else "float32"
+        return real_dtype(self.dtype)
 
     def describe(self) -> str:
         """One line for people."""

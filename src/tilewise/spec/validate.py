@@ -190,7 +190,7 @@ def backward_arrays(name: str, problem: Problem, given: Given) -> None:
         call.dtype(array, (p.dtype,))
     for array in ("lse", "dlse"):
         call.shape(array, lse, "like the log-sum-exp")
-        call.dtype(array, ("float64" if p.dtype == "float64" else "float32",))
+        call.dtype(array, (p.real,))
 
 
 def _same_dtype(call: Call) -> None:

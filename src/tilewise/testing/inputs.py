@@ -13,7 +13,7 @@ import numpy as np
 from tilewise.frameworks.numpy_adapter import DTYPES, adapter
 from tilewise.spec import reference, validate
 from tilewise.spec.attention_spec import AttentionSpec
-from tilewise.spec.problem import Operands, Problem
+from tilewise.spec.problem import Operands, Problem, real_dtype
 from tilewise.testing import values
 from tilewise.testing.buffers import Buffers
 from tilewise.testing.case import Case, DenseCase, MergeCase, PackedCase, PagedCase
@@ -50,11 +50,6 @@ def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
     """float64 -> dtype, quietly."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(x).astype(DTYPES[dtype])
-
-
-def real(dtype: str) -> str:
-    """The dtype of lse and sinks."""
-    return "float64" if dtype == "float64" else "float32"
 
 
 def poison(x: np.ndarray, where: np.ndarray) -> None:
@@ -154,7 +149,7 @@ def _look(case: Case, judge: Any, arrays: dict[str, Any]) -> tuple[AttentionSpec
     layout = getattr(case, "layout", "bthd")
     turned = {name: x.swapaxes(1, 2) if name in "qkv" and layout == "bhtd" else x for name, x in arrays.items()}
     dtypes = {"q": case.dtype, "k": case.dtype, "v": case.dtype, "bias": getattr(case, "bias_dtype", "float32")}
-    dtypes["sinks"] = real(case.dtype)
+    dtypes["sinks"] = real_dtype(case.dtype)
     given = {name: adapter.info(name, x) for name, x in turned.items()}
     given = {name: info._replace(dtype=dtypes.get(name, info.dtype)) for name, info in given.items()}
     spec, problem = judge(given)
@@ -194,8 +189,8 @@ def _hide_bias(bias: np.ndarray, spec: AttentionSpec, problem: Problem, arrays: 
 
 def _stored(case: Case, arrays: dict[str, Any], cotangents: dict[str, np.ndarray], store: Any, buffers: Buffers,
             spec: AttentionSpec, problem: Problem, sees: np.ndarray, seen: np.ndarray) -> Inputs:  # fmt: skip
-    dtypes = {"q": case.dtype, "k": case.dtype, "v": case.dtype, "dout": case.dtype, "dlse": real(case.dtype)}
-    dtypes.update(bias=getattr(case, "bias_dtype", "float32"), sinks=real(case.dtype))
+    dtypes = {"q": case.dtype, "k": case.dtype, "v": case.dtype, "dout": case.dtype, "dlse": real_dtype(case.dtype)}
+    dtypes.update(bias=getattr(case, "bias_dtype", "float32"), sinks=real_dtype(case.dtype))
     placed = {name: store(name, x, dtypes.get(name, x.dtype.name)) for name, x in arrays.items()}
     given = {name: store(name, x, dtypes[name]) if name == "dout" else buffers.place(name, rounded(x, dtypes[name]))
              for name, x in cotangents.items()}  # fmt: skip
@@ -214,7 +209,7 @@ def _merge(case: MergeCase, buffers: Buffers) -> Inputs:
         poison(out, lse.swapaxes(-1, -2) == -np.inf)
         states.append((
             buffers.place(f"out {i}", rounded(out, case.dtype), case.order("out")),
-            buffers.place(f"lse {i}", rounded(lse, real(case.dtype))),
+            buffers.place(f"lse {i}", rounded(lse, real_dtype(case.dtype))),
         ))  # fmt: skip
     problem = Problem("merge", case.batch or 1, case.q_len, 0, *case.heads, *case.widths, case.dtype, "cpu", "numpy")
     return Inputs({"states": states}, {}, buffers, AttentionSpec(scale=1.0), problem)

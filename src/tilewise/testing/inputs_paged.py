@@ -9,10 +9,10 @@ import numpy as np
 from tilewise.attention import infos
 from tilewise.frameworks.numpy_adapter import adapter
 from tilewise.spec import validate
-from tilewise.spec.problem import QUANTISED, PagedOperands
+from tilewise.spec.problem import QUANTISED, PagedOperands, real_dtype
 from tilewise.testing.buffers import Buffers
 from tilewise.testing.case import AppendCase, PagedCase
-from tilewise.testing.inputs import Inputs, poison, random_of, real, rounded, tokens
+from tilewise.testing.inputs import Inputs, poison, random_of, rounded, tokens
 
 # Stored values stay near this size, so that each 8-bit format holds them well.
 STORED_SIZE = {"int8": 40.0, "float8_e4m3fn": 8.0, "float8_e5m2": 8.0}
@@ -50,7 +50,7 @@ def make(case: PagedCase, buffers: Buffers, poisoned: bool) -> Inputs:
             poison(q, ~owned)
         arrays["q"] = rounded(q, case.dtype)
         if case.sinks:
-            arrays["sinks"] = rounded(random.standard_normal(case.heads[0]), real(case.dtype))
+            arrays["sinks"] = rounded(random.standard_normal(case.heads[0]), real_dtype(case.dtype))
         if case.draft is not None:
             arrays["draft_mask"] = random.random((q_tokens, case.draft)) < 0.6
     if case.combined:

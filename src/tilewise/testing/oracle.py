@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewise.frameworks.numpy_adapter import DTYPES, NumpyNamespace
 from tilewise.spec import merge_reference, paged_reference, reference
-from tilewise.spec.problem import Operands, PagedOperands
+from tilewise.spec.problem import Operands, PagedOperands, real_dtype
 from tilewise.testing import values
 from tilewise.testing.case import AppendCase, Case, DenseCase, MergeCase, PackedCase, PagedCase
 from tilewise.testing.inputs import Inputs, make
@@ -133,7 +133,7 @@ def _dense(case: DenseCase | PackedCase, inputs: Inputs) -> dict[str, Expected]:
     plain = _less_lucky(wide, *(
         run(xp, _plain_dtype(case.dtype), rounding(case.dtype), kept=True) for xp in (PlainNamespace(), OneByOne())
     ))  # fmt: skip
-    dtypes = {"dbias": getattr(case, "bias_dtype", ""), "dsinks": _real(case.dtype), "lse": _real(case.dtype)}
+    dtypes = {"dbias": getattr(case, "bias_dtype", ""), "dsinks": real_dtype(case.dtype), "lse": real_dtype(case.dtype)}
     zeros = {"out": zero["q"], **{f"d{name}": x for name, x in zero.items()}}
     v_size, dout_size = _largest(given.v, ~unseen), _largest(dout, ~blind)
     ds_size = abs(inputs.spec.scale) * v_size * dout_size * math.sqrt(case.widths[1])
@@ -173,7 +173,7 @@ def _paged(case: PagedCase, inputs: Inputs) -> dict[str, Expected]:
     return {
         "out": Expected(wide["out"], _in(plain["out"], case.dtype), case.dtype, dead, 4.0,
                         any_kind=_any_kind(case, wide["lse"].T)),
-        "lse": Expected(wide["lse"], plain["lse"], _real(case.dtype), None, _of_lse(wide["lse"])),
+        "lse": Expected(wide["lse"], plain["lse"], real_dtype(case.dtype), None, _of_lse(wide["lse"])),
     }  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def _merge(case: MergeCase, inputs: Inputs) -> dict[str, Expected]:
     plain = merge_reference.merge(PlainNamespace(), states)
     return {
         "out": Expected(wide[0], plain[0], case.dtype, (wide[1] == -np.inf).swapaxes(-1, -2), _largest(states[0][0])),
-        "lse": Expected(wide[1], plain[1], _real(case.dtype), None, _of_lse(wide[1])),
+        "lse": Expected(wide[1], plain[1], real_dtype(case.dtype), None, _of_lse(wide[1])),
     }
 
 
@@ -224,13 +224,9 @@ def _as_arrays(arrays: dict[str, Any]) -> dict[str, Any]:
     return {name: np.float32(x) if isinstance(x, float) else x for name, x in arrays.items()}
 
 
-def _real(dtype: str) -> str:
-    return "float64" if dtype == "float64" else "float32"
-
-
 def _plain_dtype(dtype: str) -> str:
     """The plain computation works in this dtype; results are then rounded to that of the case."""
-    return _real(dtype)
+    return real_dtype(dtype)
 
 
 def _in(x: np.ndarray, dtype: str) -> np.ndarray:

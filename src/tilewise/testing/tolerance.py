@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewise.spec.problem import real_dtype
 from tilewise.testing.oracle import Expected
 
 # Bits of the significand without the leading one, and the exponent of the smallest normal number.
@@ -50,7 +51,7 @@ def wrong(name: str, got: np.ndarray, expected: Expected) -> str | None:
         plain = expected.plain.astype(want.dtype) - want
         plain = np.abs(np.where(finite & np.isfinite(plain), plain, 0.0)).max()
         error = np.abs(np.where(finite, got - want, 0.0))
-    real = "float64" if expected.dtype == "float64" else "float32"
+    real = real_dtype(expected.dtype)
     summands = last_place(np.array(expected.size), expected.size_dtype or real)
     allowed = 2 * plain + last_place(want, expected.dtype) + summands
     if (error <= allowed).all():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewise.check_values import check_values
+from tilewise.backends.operand_values import check_dense, check_paged
 from tilewise.choose.plan import Plan
 from tilewise.frameworks.detect import detect
 from tilewise.spec import paged_reference, reference
@@ -52,13 +52,13 @@ def backward(plan: Plan, operands: Operands, out: Any, lse: Any, dout: Any, dlse
 
 def paged(plan: Plan, operands: PagedOperands) -> tuple[Any, Any]:
     """(out, lse); memory grows with T x S of the longest sequence (of all of them while tracing)."""
-    _check_paged(plan.problem, operands, left=plan.spec.window[0])
+    _check_paged(plan, operands)
     return paged_reference.paged(detect(operands.q).namespace, plan.spec, plan.problem, operands)
 
 
 def append(plan: Plan, operands: PagedOperands, k: Any, v: Any) -> tuple[Any, Any | None]:
     """(k_pages, v_pages) with the new rows written."""
-    _check_paged(plan.problem, operands, append=True)
+    _check_paged(plan, operands)
     return paged_reference.append(detect(k).namespace, plan.problem, operands, k, v)
 
 
@@ -70,16 +70,11 @@ def _on_host(problem: Problem | PagedProblem, values: Any) -> bool:
 
 
 def _check(plan: Plan, operands: Operands) -> None:
-    names = ("q_lens", "kv_lens", "q_starts", "kv_starts", "q_segment_ids", "kv_segment_ids")
-    values = {name: getattr(operands, name) for name in names if getattr(operands, name) is not None}
-    if values and _on_host(plan.problem, next(iter(values.values()))):
-        check_values(q_len=plan.problem.q_len, kv_len=plan.problem.kv_len, **values)
+    given = next((x for x in operands.integers() if x is not None), None)
+    if given is not None and _on_host(plan.problem, given):
+        check_dense(plan.problem, operands)
 
 
-def _check_paged(problem: PagedProblem, operands: PagedOperands, **options: Any) -> None:
-    if _on_host(problem, operands.kv_lens):
-        check_values(
-            kv_lens=operands.kv_lens, page_indices=operands.page_indices, cu_q_lens=operands.cu_q_lens,
-            num_seqs=operands.num_seqs, num_pages=problem.num_pages, page_size=problem.page_size,
-            max_tokens=problem.max_tokens, **options,
-        )  # fmt: skip
+def _check_paged(plan: Plan, operands: PagedOperands) -> None:
+    if _on_host(plan.problem, operands.kv_lens):
+        check_paged(plan, operands)

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from tilewise.backends.cpu import library
 from tilewise.backends.cpu import strides as layout
-from tilewise.check_values import check_values
+from tilewise.backends.operand_values import check_dense, check_paged
 from tilewise.choose.plan import Plan
 from tilewise.errors import InvalidInput
-from tilewise.spec.problem import Gradients, Operands, PagedOperands, PagedProblem, Problem
+from tilewise.spec.problem import Gradients, Operands, PagedOperands, PagedProblem, Problem, real_dtype
 
 Array = Any
 DTYPES = {name: code for code, name in enumerate(
@@ -34,11 +34,6 @@ class Access(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array: ...
     def dtype(self, x: Array) -> str: ...
     def copy_into(self, x: Array, values: Array) -> None: ...
-
-
-def real(dtype: str) -> str:
-    """The dtype of lse, sinks and their gradients."""
-    return "float64" if dtype == "float64" else "float32"
 
 
 @lru_cache(maxsize=8192)
@@ -77,8 +72,8 @@ def backward(access: Access, plan: Plan, operands: Operands, out: Array, lse: Ar
     ready = _ready(access, p, operands)
     wants = ((ready.q, wanted.q), (ready.k, wanted.k), (ready.v, wanted.v))
     grads = [access.empty(tuple(x.shape), p.dtype) if want else None for x, want in wants]
-    dbias = access.empty(tuple(ready.bias.shape), real(p.dtype)) if wanted.bias and ready.bias is not None else None
-    dsinks = access.empty((p.q_heads,), real(p.dtype)) if wanted.sinks and ready.sinks is not None else None
+    dbias = access.empty(tuple(ready.bias.shape), p.real) if wanted.bias and ready.bias is not None else None
+    dsinks = access.empty((p.q_heads,), p.real) if wanted.sinks and ready.sinks is not None else None
     call, addresses = _bind(access, plan, ready, out, lse)
     strides = layout.gradients(access, p, dout, dlse, grads, dbias)
     error = call.backward(
@@ -98,11 +93,10 @@ def paged(access: Access, plan: Plan, operands: PagedOperands) -> tuple[Array, A
     p = plan.problem
     out = access.empty(p.out_shape, p.dtype)
     lse = access.empty(p.lse_shape, p.real)
-    left = plan.spec.window[0]
-    ready = _ready_pages(access, p, operands, left)
+    ready = _ready_pages(access, plan, operands)
     call = _paged_call(plan, tuple(layout.paged(access, p, ready, out, lse)))
     rest = [_address(access, x) for x in (ready.sinks, ready.draft_mask, out, lse)]
-    _judge_paged(call.run([access.address(ready.q), *_page_addresses(access, p, ready), *rest]), p, operands, left)
+    _judge_paged(call.run([access.address(ready.q), *_page_addresses(access, p, ready), *rest]), plan, operands)
     return out, lse
 
 
@@ -110,10 +104,10 @@ def append(access: Access, plan: Plan, operands: PagedOperands, k: Array, v: Arr
     """Write the new rows into the caller's pages and return them."""
     p = plan.problem
     k, v = access.rows(k), access.rows(v)
-    ready = _ready_pages(access, p, operands)
+    ready = _ready_pages(access, plan, operands)
     call = _append_call(plan, tuple(layout.append(access, p, ready, k, v)))
     addresses = [access.address(k), access.address(v), *_page_addresses(access, p, ready)]
-    _judge_paged(call.run(addresses), p, operands)
+    _judge_paged(call.run(addresses), plan, operands)
     for mine, theirs in ((ready.k_pages, operands.k_pages), (ready.v_pages, operands.v_pages)):
         if theirs is not None and mine is not theirs:
             access.copy_into(theirs, mine)
@@ -126,7 +120,7 @@ def merge(access: Access, states: list[tuple[Array, Array]]) -> tuple[Array, Arr
     lses = [access.strided(lse) for _, lse in states]
     dtype = access.dtype(outs[0])
     *batch, rows, heads, width = outs[0].shape
-    out, lse = access.empty(tuple(outs[0].shape), dtype), access.empty(tuple(lses[0].shape), real(dtype))
+    out, lse = access.empty(tuple(outs[0].shape), dtype), access.empty(tuple(lses[0].shape), real_dtype(dtype))
     strides = [stride for x in outs for stride in layout.tokens(access, x)]
     strides += [stride for x in lses for stride in layout.state(access, x)]
     strides += layout.tokens(access, out) + layout.state(access, lse)
@@ -155,28 +149,28 @@ def _append_call(plan: Plan, strides: tuple[int, ...]) -> Any:
 def _ready(access: Access, p: Problem, o: Operands) -> Operands:
     """The operands as the kernels read them."""
     if _has_int64(access, o.integers()):  # judged before they are narrowed: 2^32 + 3 is no 3
-        _check_dense(p, o)
+        check_dense(p, o)
     rows, strided, dense = access.rows, access.strided, access.dense
     return Operands(
         *map(rows, (o.q, o.k, o.v)),
         *(None if x is None else strided(x) for x in (o.bias, o.mask)),
-        None if o.sinks is None else dense(o.sinks, real(p.dtype)),
+        None if o.sinks is None else dense(o.sinks, p.real),
         *(None if x is None else dense(x, "int32") for x in o.integers()),
     )  # type: ignore[call-arg]
 
 
-def _ready_pages(access: Access, p: PagedProblem, o: PagedOperands, left: int | None = None) -> PagedOperands:
-    """The operands as the kernels read them. left: of the window, for what is judged."""
+def _ready_pages(access: Access, plan: Plan, o: PagedOperands) -> PagedOperands:
+    """The operands as the kernels read them."""
 
     def each(ready: Any, x: Array | None, *dtype: str) -> Array | None:
         return None if x is None else ready(x, *dtype)
 
     if _has_int64(access, o.integers()):
-        _check_paged(p, o, left)
+        check_paged(plan, o)
     return PagedOperands(
         *(each(access.rows, x) for x in (o.q, o.k_pages, o.v_pages)),
         *(each(access.dense, x, "int32") for x in o.integers()),
-        each(access.dense, o.sinks, real(p.dtype)),
+        each(access.dense, o.sinks, plan.problem.real),
         *(each(access.dense, x, "float32") for x in (o.k_scale, o.v_scale)),
         each(access.rows, o.draft_mask),
     )  # type: ignore[call-arg]
@@ -203,24 +197,13 @@ def _has_int64(access: Access, arrays: Sequence[Array | None]) -> bool:
     return any(x is not None and access.dtype(x) == "int64" for x in arrays)
 
 
-def _check_dense(p: Problem, o: Operands) -> None:
-    check_values(q_len=p.q_len, kv_len=p.kv_len, q_lens=o.q_lens, kv_lens=o.kv_lens, q_starts=o.q_starts,
-                 kv_starts=o.kv_starts, q_segment_ids=o.q_segment_ids, kv_segment_ids=o.kv_segment_ids)  # fmt: skip
-
-
-def _check_paged(p: PagedProblem, o: PagedOperands, left: int | None) -> None:
-    check_values(kv_lens=o.kv_lens, page_indices=o.page_indices, cu_q_lens=o.cu_q_lens, num_seqs=o.num_seqs,
-                 num_pages=p.num_pages, page_size=p.page_size, max_tokens=p.max_tokens, left=left,
-                 append=p.form == "append")  # fmt: skip
-
-
 def _judge_dense(error: int, p: Problem, o: Operands) -> None:
     if error:
-        _check_dense(p, o)
+        check_dense(p, o)
         raise InvalidInput(f"{VALUE_ERRORS[error]}.")
 
 
-def _judge_paged(error: int, p: PagedProblem, o: PagedOperands, left: int | None = None) -> None:
+def _judge_paged(error: int, plan: Plan, o: PagedOperands) -> None:
     if error:
-        _check_paged(p, o, left)
+        check_paged(plan, o)
         raise InvalidInput(f"{VALUE_ERRORS[error]}.")

@@ -127,8 +127,8 @@ def _ready(plan: Plan, o: Operands) -> Operands:
 
 def _ready_pages(plan: Plan, o: PagedOperands) -> PagedOperands:
     return PagedOperands(  # type: ignore[call-arg]
-        *o[:3], *(_cast(x, "int32") for x in o[3:7]), _cast(o.sinks, plan.problem.real),
-        *(_cast(x, "float32") for x in o[8:10]), o.draft_mask,
+        *o[:3], *(_cast(x, "int32") for x in o.integers()), _cast(o.sinks, plan.problem.real),
+        *(_cast(x, "float32") for x in (o.k_scale, o.v_scale)), o.draft_mask,
     )  # fmt: skip
 
 
